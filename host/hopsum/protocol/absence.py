@@ -73,12 +73,12 @@ class Absences:
         """Whether a datagram of the switch has come, in any generation."""
 
     def on_answer(self) -> None:
-        """Process a datagram of the switch, which ends an absence."""
+        """Note a datagram of the switch, which ends a series of 'port unreachable' answers."""
         self._heard = True
         self.refused.end()
 
     def begin(self) -> None:
-        """Begin a generation."""
+        """Begin a generation: end all absences."""
         for absence in (self.refused, self.long_ones, self.address):
             absence.end()
 

@@ -50,7 +50,7 @@ class DeadlineProber:
         return inf if self.answer is not None else self._asked_at + self._lead_s / PROBES
 
     def handle_timer(self, active: Sequence[AllReduce], now: float) -> None:
-        """Ask if it is time."""
+        """Queue a PROBE if `timer` is due."""
         if self.timer(active) > now:
             return
         if self._asked_at < active[0].deadline_at - self._lead_s:
@@ -60,7 +60,10 @@ class DeadlineProber:
         self.ask()
 
     def ask(self) -> None:
-        """Ask about the oldest open position now. The answer before is good until there is another one."""
+        """Queue a PROBE about the oldest open position in `outgoing`. Does nothing without an open position.
+
+        The last answer stays until the next one.
+        """
         own, place = self._membership, self.oldest
         if place is None:
             return
@@ -70,24 +73,24 @@ class DeadlineProber:
         self.outgoing.append(probe.pack())
 
     def on_header(self, header: Header) -> None:
-        """Take a STATE to this worker. One that was not asked for is forgotten."""
+        """Store a STATE as the answer, if its position was asked about last. Ignore any other STATE."""
         if self._place == (header.slot, header.round):
             self._answer = header
 
     @property
     def oldest(self) -> SlotRound | None:
-        """Return the place of the oldest position without a result, None where nothing is open."""
+        """Return the place of the oldest open position, None if no position is open."""
         position = self._queue.oldest
         return None if position is None else self._stream.place(position)
 
     @property
     def answer(self) -> Header | None:
-        """Return the last STATE if it is about the oldest position without a result."""
+        """Return the last STATE if it is about the oldest open position, else None."""
         answer = self._answer
         return answer if answer is not None and (answer.slot, answer.round) == self.oldest else None
 
     def missing_ranks(self) -> tuple[int, ...]:
-        """Return the ranks that the switch waits for, by its STATE, or empty without one, or where it is closed."""
+        """Return the ranks that the switch waits for, by its STATE. Empty without a STATE and for a closed sum."""
         answer = self.answer
         if answer is None or (answer.count, answer.held) != (State.COLLECTING, answer.round):
             return ()
@@ -96,7 +99,8 @@ class DeadlineProber:
     def lost_kind(self) -> Kind | None:
         """Return the kind of datagram that gets lost, by the switch's STATE.
 
-        UPDATE: the switch lacks this worker's. RESULT: it has the sum. None: the sum waits for another rank.
+        UPDATE: the switch lacks this worker's. RESULT: it has the sum. None: the sum waits for another rank, or the
+        STATE does not tell.
         """
         answer = self.answer
         if answer is None or answer.held > answer.round or answer.count == State.CLOSED:
@@ -116,14 +120,14 @@ class DeadlineProber:
         return self.missing_ranks()
 
     def other_op(self, op: int) -> str:
-        """Return in words that the switch sums by another operation than `op`; empty if it does not say so."""
+        """Return a sentence for an error if the switch sums by another operation than `op`, else an empty string."""
         answer = self.answer
         if answer is None or answer.held != answer.round or answer.op in (0, op):
             return ""
         return f"The switch sums this round by {Op(answer.op).name} and this rank sent {Op(op).name}: codecs differ. "
 
     def finding(self) -> str:
-        """Word the last STATE: the missing ranks, or the place of the result or the UPDATE."""
+        """Return the last STATE in words: the missing ranks, or the lost datagram. Without one: unanswered PROBEs."""
         own, answer = self._membership, self.answer
         if answer is None:
             about = self._about if self._place == self.oldest else 0

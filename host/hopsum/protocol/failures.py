@@ -23,13 +23,13 @@ _REMEDIES: Final = {
 
 
 def unsent_remedy(errno_name: str) -> str:
-    """Return the remedy for a send that fails by an errno, after ", ", or nothing for one that is not known."""
+    """Return ", " and the remedy for a send that fails by an errno, or an empty string for an unknown errno."""
     name = {"EACCES": "EPERM", "EIO": "EINVAL", "EHOSTDOWN": "EHOSTUNREACH"}.get(errno_name, errno_name)
     return f", {_REMEDIES[name]}" if name in _REMEDIES else ""
 
 
 def round_lost(own: Membership, stale: Header) -> ResultLostError:
-    """Return the error of a worker without peers that was told STALE about a round it waits for."""
+    """Return the error of a worker without peers that got STALE for a round for which it waits."""
     ranks = [rank for rank in range(own.workers) if stale.contributors >> rank & 1]
     return ResultLostError(
         f"rank {own.rank} lacks the result of generation {own.generation}, slot {stale.slot}, round {stale.round}, and "
@@ -39,7 +39,7 @@ def round_lost(own: Membership, stale: Header) -> ResultLostError:
 
 
 def double(own: Membership, told: Header) -> ResultLostError:
-    """Return the error of a worker in whose name somebody else sends."""
+    """Return the error of a worker if another process sends as its rank. `told` is the switch's STALE or STATE."""
     return ResultLostError(
         f"somebody else sends as rank {own.rank}: {own.switch} has round {told.held} of slot {told.slot} from it, and "
         f"this process, which still waits for round {told.round}, has sent no later one. Either rank {own.rank} runs "
@@ -86,7 +86,7 @@ def _advice(own: Membership, missing: tuple[int, ...]) -> str:
 
 
 def switch_gone(own: Membership, answers: int, lasted_s: float) -> AllReduceTimeoutError:
-    """Return the error of a worker whose switch is not there."""
+    """Return the error of a worker whose datagrams all came back as 'port unreachable', `answers` times."""
     return AllReduceTimeoutError(
         f"{own.switch} is not there: all that rank {own.rank} sent to it for {lasted_s:.3g} s came back as 'port "
         f"unreachable' ({answers} times), and nothing came from the switch. Check that the switch runs and listens at "
@@ -133,7 +133,7 @@ def long_ones_lost(own: Membership, place: SlotRound, kind: Kind, sent: int, las
 
 
 def finished_early(own: Membership, place: SlotRound, ranks: tuple[int, ...]) -> RankLeftError:
-    """Return the error of an all-reduce that waits for workers which have said LEAVE."""
+    """Return the error of an all-reduce that waits for `ranks`, which have sent LEAVE."""
     has = "has" if len(ranks) == 1 else "have"
     return RankLeftError(
         f"rank {own.rank} waits for {name_ranks(ranks)}, which {has} finished and closed: {place} "

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The messages between workers of one job: a fixed header of 24 bytes, then perhaps a payload.
 
-docs/protocol.md says what each kind says. All numbers are big-endian. The transport cuts messages out of a byte stream.
+docs/protocol.md has the meaning of each kind. All numbers are big-endian. The transport cuts messages out of a byte
+stream.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from hopsum_wire.generations import MAX_SHARDS
 from hopsum_wire.payload import SHAPES
 
 PEER_VERSION: Final = 3
-"""Of all that workers say to each other: these messages, their payloads, and the proofs on their connections."""
+"""The version of these messages, their payloads, and the proofs on their connections."""
 _HEADER: Final = struct.Struct(">BBHIHHIQ")
 """kind, op, sender, generation, slot, shard, round, value."""
 HEADER_BYTES: Final = _HEADER.size
@@ -54,7 +55,7 @@ class PeerMessageError(HopsumError):
 
 
 class PeerMessage(NamedTuple):
-    """One message. Fields that a kind has no use for are 0."""
+    """One message. Fields that a kind does not use are 0."""
 
     kind: PeerKind
     sender: int
@@ -66,11 +67,11 @@ class PeerMessage(NamedTuple):
     value: int = 0
     payload: bytes = b""
     shard: int = 0
-    """The shard of the job whose stream the message is about. A program's state is shard 0's, but that
-    it is not all here (STATE_NONE of a newcomer) is said about each."""
+    """The shard of the job whose stream the message is about. Messages about a program's state are shard 0's, except
+    that a newcomer sends STATE_NONE for each shard."""
 
     def pack(self) -> bytes:
-        """Return its bytes. Raises struct.error if a value does not fit its field."""
+        """Return the bytes of the message. Raises struct.error if a value does not fit its field."""
         header = _HEADER.pack(
             self.kind, self.op, self.sender, self.generation, self.slot, self.shard, self.round, self.value
         )

@@ -131,7 +131,7 @@ class PeerRepair:
         self.enter(membership, DecidedRanges(()), 0.0)
 
     def enter(self, membership: Membership, decided: DecidedRanges, now: float) -> None:
-        """Begin a generation without requests, messages and ranks that left. Kept results stay kept."""
+        """Begin a generation: forget requests, pending messages, and LEAVEs. Kept results stay kept."""
         self._own, self._lacking = membership, LackingResults(decided)
         gone = {membership.rank, *membership.absent}
         everybody = range(membership.workers if self.has_peers else 0)
@@ -176,13 +176,17 @@ class PeerRepair:
                 self._ask(position, asked, now)
 
     def ask_about(self, late: Mapping[int, int], now: float) -> None:
-        """Request the oldest unanswered positions from the next peer. `late`: transmissions by position."""
+        """Queue a FETCH to the next peer for each late position, the oldest AHEAD at most.
+
+        Args:
+            late: transmissions by position. Positions with at most `ask_after` retransmissions are left out.
+        """
         silent = sorted(position for position, sent in late.items() if sent > self.policy.ask_after)
         for position in silent[:AHEAD]:
             self._ask(position, self.asked.setdefault(position, _Asked(0, self._own.rank)), now)
 
     def note_gone(self, position: int, rank: int, now: float) -> bool:
-        """Process a GONE. Return whether all candidates have answered GONE."""
+        """Process a GONE of a peer: ask the next candidate. Return whether all candidates have answered GONE."""
         asked = self.asked.get(position)
         if asked is None:
             return False
@@ -193,7 +197,7 @@ class PeerRepair:
         return False
 
     def mark_acked(self, position: int, now: float) -> None:
-        """Forget a position that has its result."""
+        """Forget a position that has its result. After the last requested decided one, request the next ones."""
         self.asked.pop(position, None)
         if self._lacking.mark_acked(position):
             self._fetch(now)
@@ -204,7 +208,7 @@ class PeerRepair:
         return list(self._lacking.positions)
 
     def want(self, positions: Iterable[int], now: float) -> None:
-        """Add missing decided positions, which follow all earlier ones in the stream (E3)."""
+        """Add missing decided positions, which follow all earlier ones in the stream, and request the first (E3)."""
         self._lacking.positions.update(dict.fromkeys(positions))
         self._fetch(now)
 
@@ -232,7 +236,13 @@ class PeerRepair:
     # ---- answering ----------------------------------------------------------------------------------
 
     def answer(self, fetch: PeerMessage, found: StoredResult | None) -> None:
-        """Answer a FETCH of this generation with `found`, of an all-reduce in progress, or else from the store."""
+        """Queue the answer to a FETCH: FOUND with `found` or else the stored result, GONE for a dropped one.
+
+        A result that this worker does not have yet gets no answer.
+
+        Args:
+            found: the result, if its all-reduce is in progress here.
+        """
         slot, round_ = fetch.slot, fetch.round
         position = self._stream.position(slot, round_)
         # In progress here, or delivered and kept for peers (R2).
@@ -248,7 +258,7 @@ class PeerRepair:
     # ---- who holds what -----------------------------------------------------------------------------
 
     def on_message(self, message: PeerMessage) -> None:
-        """Take a PROGRESS_QUERY, DONE or LEAVE of this generation."""
+        """Process a message of this generation: answer PROGRESS_QUERY, take DONE and LEAVE as proofs of results."""
         if message.kind is PeerKind.PROGRESS_QUERY:
             self._send(message.sender, PeerKind.DONE, value=self.store.held_to)
         elif message.kind is PeerKind.DONE:
@@ -263,7 +273,7 @@ class PeerRepair:
         return self._left.get(rank, EVERYTHING) <= position
 
     def announce(self, position: int) -> None:
-        """Send DONE of a position to all peers at once, unless it was sent already."""
+        """Note that this worker holds all results before a position. Queue a DONE of it to all peers, if it is new."""
         self.store.note_held(position)
         if self.store.held_to > self._told.position:
             self._told = _Told(self.store.held_to)
@@ -271,7 +281,10 @@ class PeerRepair:
                 self._send(rank, PeerKind.DONE, value=self._told.position)
 
     def on_delivered(self, reduce: AllReduce, position: int, now: float) -> None:
-        """Keep a delivered all-reduce's results for peers. This worker now holds all results before `position`."""
+        """Keep a delivered all-reduce's results for peers. This worker now holds all results before `position`.
+
+        The DONE waits for `pop_done`, unless many results have no DONE yet: then it is queued at once.
+        """
         self.store.keep(reduce, now)
         self.store.note_held(position)
         told, policy = self._told, self.policy
@@ -281,7 +294,7 @@ class PeerRepair:
             self.announce(position)
 
     def pop_done(self) -> PeerMessage | None:
-        """Pop the delayed DONE for all peers. A later DONE replaces an earlier one."""
+        """Pop the delayed DONE for all peers, None if there is none. A later DONE replaces an earlier one."""
         if self.store.held_to == self._told.position:
             return None
         self._told.position = self.store.held_to
@@ -296,7 +309,7 @@ class PeerRepair:
             self._statistics.given_up |= 1 << rank
 
     def leave(self, *, finished: bool) -> None:
-        """Send LEAVE to all peers: this worker needs no further result of this generation. May be repeated.
+        """Queue LEAVE to all peers: this worker needs no further result of this generation. May be repeated.
 
         `finished`: neither this worker nor a replacement sends a further UPDATE.
         """
@@ -324,7 +337,7 @@ class PeerRepair:
         return due_at
 
     def handle_timer(self, late: Mapping[int, int], held_back: AllReduce | None, now: float) -> None:
-        """Send due requests to peers, and give up stragglers.
+        """Queue due requests to peers, and give up stragglers, whose results are no longer kept.
 
         `late`: transmissions by position, of positions whose timeout has passed.
         """

@@ -75,7 +75,7 @@ class ResultStore:
 
     @property
     def oldest_delivered_at(self) -> float | None:
-        """Return the time at which the oldest kept all-reduce was delivered."""
+        """Return the time at which the oldest kept all-reduce was delivered, None for an empty store."""
         return self._kept[0].delivered_at if self._kept else None
 
     def keep(self, reduce: AllReduce, now: float) -> None:
@@ -85,38 +85,38 @@ class ResultStore:
         self.kept_bytes += reduce.results.nbytes
 
     def note_done(self, rank: int, position: int) -> None:
-        """Process a worker's DONE: it holds all results before a position."""
+        """Process a worker's DONE, its proof for all results before a position. Drop results that all have."""
         if position > self._done[rank]:
             self._done[rank] = min(position, EVERYTHING)
             self._out[rank] = False
             self._drop()
 
     def note_held(self, position: int) -> None:
-        """Note that this worker holds all results before a position."""
+        """Note that this worker holds all results before a position. Drop results that all have."""
         self.held_to = max(self.held_to, position)
         self._drop()
 
     def unproved(self) -> list[int]:
-        """Return the ranks that have not proved, by DONE or LEAVE, to hold the oldest all-reduce of this store."""
+        """Return the ranks, not given up, that have not proved by DONE or LEAVE to hold the oldest kept all-reduce."""
         if not self._kept:
             return []
         end = self._kept[0].end
         return [rank for rank, done in enumerate(self._done) if done < end and not self._out[rank]]
 
     def give_up(self) -> list[int]:
-        """Give up the ranks that are not proved to hold the oldest kept all-reduce, drop it, and return them."""
+        """Give up the ranks of `unproved`, drop the results that only they lacked, and return the ranks."""
         lacking = self.unproved()
         self.on_ranks_lost(lacking)
         return lacking
 
     def on_ranks_lost(self, ranks: Sequence[int]) -> None:
-        """Require no proof of workers that were evicted or given up."""
+        """Require no proof of these ranks until their next DONE, and drop the results that only they lacked."""
         for rank in ranks:
             self._out[rank] = True
         self._drop()
 
     def find(self, position: int) -> StoredResult | None:
-        """Return the stored result, or None."""
+        """Return a copy of the stored result of a position, or None."""
         for kept in self._kept:
             if kept.first <= position < kept.end:
                 at = position - kept.first

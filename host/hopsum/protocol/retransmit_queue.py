@@ -53,7 +53,11 @@ class CongestionWindow:
         """The time of the last halving, while RECOVERING. Infinite: OPEN."""
 
     def on_ack(self, first_sent_at: float | None) -> None:
-        """Process a result. `first_sent_at` is the time of its chunk's only transmission, else None."""
+        """Process a result: grow the window by 1 after as many results as its size; perhaps end RECOVERING.
+
+        Args:
+            first_sent_at: the time of the chunk's only transmission, None for a chunk that was sent again.
+        """
         if first_sent_at is not None and first_sent_at >= self.halved_at:
             self.halved_at = inf
         self.results += 1
@@ -62,7 +66,7 @@ class CongestionWindow:
             self.size = min(self.size + 1, self._most)
 
     def on_loss(self, now: float) -> None:
-        """Process a timeout."""
+        """Process a timeout: halve the window, unless RECOVERING."""
         # Halve once per round trip: the losses of one full queue come together.
         if self.halved_at == inf:
             self.size, self.results, self.halved_at = max(1, self.size // 2), 0, now
@@ -171,7 +175,11 @@ class RetransmitQueue:
         self._open[slots], self._sent[slots], self._due_at[slots] = positions[new], 0, inf
 
     def mark_acked(self, position: int, now: float | None) -> None:
-        """Forget a position that has its result, from the switch at `now`, or from a peer (None)."""
+        """Close a position that has its result. A result of the switch updates round trip and congestion window.
+
+        Args:
+            now: the time of the switch's result. None: the result is from a peer.
+        """
         slot = position % self._slots
         if self._open[slot] != position:
             return
@@ -190,7 +198,7 @@ class RetransmitQueue:
         self.congestion.on_ack(once_sent_at)
 
     def handle_timer(self, now: float) -> list[int]:
-        """Queue due retransmissions, and return the positions whose timeout has passed."""
+        """Queue due retransmissions for `pop_due`. Return the positions whose timeout has passed, which is a loss."""
         if self._due_at.min() > now:
             return []
         due = np.flatnonzero(self._due_at <= now)
@@ -222,7 +230,7 @@ class RetransmitQueue:
         return float(self._due_at.min())
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Close all positions. Round trip and congestion window stay."""
         self.in_flight, self.again = 0, []
         self._open[:], self._due_at[:] = NO_POSITION, inf
 

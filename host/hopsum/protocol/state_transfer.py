@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program's state on its way from a worker to a newcomer, without I/O: in pieces, since models are large.
 
-A state is one byte string, for the newcomers of one generation. Workers that offer one offer equal states, though
-perhaps in other bytes: so every piece says how long the whole is, and its SHA-256, and a newcomer puts together pieces
-of one digest only.
+A state is one byte string, for the newcomers of one generation. All workers offer equal states, though perhaps in
+other bytes: so every piece has the length of the whole and its SHA-256, and a newcomer joins pieces of one digest only.
 
-The worker that offers keeps nothing for those that ask: STATE_ASK names a byte, and is answered by `PIECES` pieces from
-there on. A state is dropped when all that wait for one have said STATE_TAKEN, or for a later one: newcomers that have
-not got the state of their generation ask for that of a later one (StateMovedError), and it waits for them too.
+The offering worker keeps no record of newcomers' progress: STATE_ASK names a byte, and is answered by `PIECES` pieces
+from there on. A state is dropped when all newcomers that wait for one have sent STATE_TAKEN for it or for a later one:
+newcomers without the state of their generation ask for that of a later one (StateMovedError), which is kept for them
+too.
 
     input to a newcomer                       next
     STATE_NONE                                the next worker is asked; after all of them a pause
-    STATE_PIECE, the next bytes               kept; after the last one of those asked for, further ones are asked for
-    STATE_PIECE of another digest             all that is here is forgotten
+    STATE_PIECE, the next bytes               kept; after the last requested one, the next ones are requested
+    STATE_PIECE of another digest             all received bytes are dropped
     all bytes, digest right                   it has the state: STATE_TAKEN to everybody
     all bytes, digest wrong                   the next worker is asked, from the first byte on
     nothing for `STALLED_S`, or twice the     the next worker is asked, from the first byte that is lacking on
       longest pause between two pieces
 
-A transfer takes as long as it takes: its end is silence (`moved_at`), not a time for all of it. A newcomer says
-STATE_NONE to everybody as more bytes arrive, so that all-reduces which wait for it do not fail at their deadline.
+A transfer has no time limit as a whole: only silence (`moved_at`) ends it. A newcomer sends STATE_NONE to all ranks as
+more bytes arrive, so that all-reduces which wait for it do not fail at their deadline.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from typing import Final
 from hopsum.protocol.peer_messages import PIECE_BYTES_MAX, PIECE_BYTES_MIN, PeerKind, PeerMessage
 
 PIECES: Final = 32
-"""The pieces that are asked for in one go: 2 MiB, which the sender's queue has to hold."""
+"""The pieces of one request: 2 MiB, which must fit the sender's queue."""
 STATE_BYTES_MAX: Final = 16 << 30
-"""The most bytes of a state that a newcomer takes, unless it is told otherwise."""
+"""The most bytes of a state that a newcomer takes by default."""
 STALLED_S: Final = 1.0
 STALLED_MAX_S: Final = 10.0
-"""On a slow link two pieces lie further apart than `STALLED_S`. Who asks again then is sent the same pieces twice."""
+"""On a slow link two pieces may be further apart than `STALLED_S`. A request that is repeated then gets them twice."""
 PAUSE_S: Final = 0.1
 DATA_BYTES: Final = PIECE_BYTES_MAX - PIECE_BYTES_MIN
 _PIECE: Final = struct.Struct(">Q32s")
@@ -45,12 +45,12 @@ _PIECE: Final = struct.Struct(">Q32s")
 
 
 class StateOffers:
-    """The state that one worker offers to newcomers: the latest one."""
+    """The latest state that one worker offers to newcomers, until all of them have a state."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self.state: bytes | None = None
-        """None where nobody waits for one."""
+        """None if no newcomer waits for a state."""
         self._digest = b""
         self._generation = 0
         """The generation whose newcomers the state is for."""
@@ -60,19 +60,23 @@ class StateOffers:
         """The latest generation whose state a rank says that it has, by rank."""
 
     def offer(self, state: bytes, digest: bytes, generation: int, newcomers: Mapping[int, int]) -> None:
-        """Have a state ready for the newcomers of a generation. It is kept, not copied.
+        """Offer a state to the newcomers of a generation, in place of an earlier one. The state is not copied.
 
         Args:
-            digest: its SHA-256.
-            newcomers: by rank, the generation in which it began, those of earlier generations without a state among
-                them.
+            digest: the state's SHA-256.
+            newcomers: by rank, the generation in which the rank began; also ranks of earlier generations that have no
+                state yet.
         """
         self.state, self._digest, self._generation = state, digest, generation
         self._waiting.update(newcomers)
         self._drop()
 
     def answer(self, message: PeerMessage, generation: int) -> list[PeerMessage]:
-        """Take a STATE_ASK or STATE_TAKEN. Return what is to be said in `generation` to its sender."""
+        """Process a STATE_ASK or STATE_TAKEN. Return the messages to its sender, stamped with `generation`.
+
+        STATE_ASK: PIECES pieces from the byte asked for, or STATE_NONE if no state of that generation is offered.
+        STATE_TAKEN: none. The state is dropped when the last newcomer has taken one.
+        """
         if message.kind is PeerKind.STATE_TAKEN:
             if message.round <= generation:  # nobody can have one of a generation to come
                 self._taken[message.sender] = max(message.round, self._taken.get(message.sender, 0))
@@ -101,12 +105,12 @@ class StateOffers:
 
 
 class StateFetch:
-    """One newcomer's way to its state.
+    """One newcomer's transfer of its state. `state` has the bytes once all are here.
 
     Args:
-        start_generation: in which this worker is a newcomer.
-        ranks: who may have the state, at least one. They are asked in turn.
-        bytes_max: of a state. A longer one is refused (`too_large`).
+        start_generation: the generation in which this worker is a newcomer.
+        ranks: the ranks that may have the state, at least one. They are asked in turn.
+        bytes_max: the most bytes of a state. A longer one sets `too_large`.
     """
 
     def __init__(
@@ -143,7 +147,7 @@ class StateFetch:
 
     @property
     def held(self) -> int:
-        """Return the number of bytes that are here."""
+        """Return the number of bytes received so far, 0 after the end."""
         return len(self._buffer)
 
     @property
@@ -152,7 +156,10 @@ class StateFetch:
         return self._ranks[self._turn % len(self._ranks)]
 
     def ask(self, generation: int, now: float) -> PeerMessage | None:
-        """Return the request to `source` that is due now in `generation`."""
+        """Return the request to `source` that is due now, stamped with `generation`, or None.
+
+        If the rank asked last has been silent, `source` is the next rank from now on.
+        """
         if self.state is not None or now < self.due:
             return None
         self._turn += self._is_awaited  # the one that was asked says nothing
@@ -164,7 +171,11 @@ class StateFetch:
         return PeerMessage(PeerKind.STATE_ASK, self._rank, generation, round=self.start_generation, value=first)
 
     def on_message(self, message: PeerMessage, now: float) -> None:
-        """Take a STATE_PIECE or STATE_NONE. What is of no use is ignored."""
+        """Process a STATE_PIECE or STATE_NONE of `source`. Ignore any other message.
+
+        The last piece sets `state`, if the digest is right. After STATE_NONE or a wrong digest, `ask` turns to the next
+        rank. A state of more than `bytes_max` only sets `too_large`.
+        """
         if message.round != self.start_generation or message.sender != self.source or self.state is not None:
             return
         if message.kind is PeerKind.STATE_NONE:

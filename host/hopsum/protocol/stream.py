@@ -102,7 +102,7 @@ class Stream:
         return self.base + (round - 1) * self.slots + slot
 
     def next_places(self, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the slots and rounds of the next `count` free positions, as `places`.
+        """Return the slots and rounds of the next `count` free positions, as `places`. Does not take them.
 
         Raises:
             GenerationEndedError: the rounds do not suffice (N4): the job needs a new generation.

@@ -130,7 +130,10 @@ class StreamState:
     def accept(
         self, header: Header, values: bytes | memoryview, position: int, now: float, *, from_peer: bool = False
     ) -> None:
-        """Process the RESULT of a position, from the switch or from a peer."""
+        """Process the RESULT of a position: store it, or count a duplicate, another operation, or one too far ahead.
+
+        A stored result opens the next position of its slot. The last one of an all-reduce delivers the all-reduce.
+        """
         reduce = self.find(position)
         if self.is_held(position, reduce):
             self._statistics.duplicates += 1
@@ -161,7 +164,7 @@ class StreamState:
         self.release()
 
     def deliver(self, now: float) -> None:
-        """Deliver all-reduces that are complete."""
+        """Move complete all-reduces from `active` to `events`, and keep their results for peers, if there are any."""
         for reduce in tuple(self.active):
             if reduce.missing:
                 continue

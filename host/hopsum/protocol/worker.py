@@ -342,7 +342,10 @@ class Worker:
         self._end_by(self.watch.on_unreachable(now))
 
     def note_address_gone(self, ip: str, now: float) -> None:
-        """Process the loss of this host's address `ip`: a lost datagram, unless it lasts."""
+        """Count a check that did not find `ip`, this worker's address, on the host. It may end the generation.
+
+        A series of `unreachable_s` (A5 of absence.py) fails all all-reduces in progress.
+        """
         self._end_by(self.watch.on_address_gone(ip, now))
 
     def handle_timer(self, now: float) -> None:
@@ -371,7 +374,7 @@ class Worker:
         self.repair.excuse(now)
 
     def probe(self) -> None:
-        """Ask the switch for the missing ranks of the oldest open sum. `watch.missing_text` has the answer."""
+        """Queue a PROBE for the missing ranks of the oldest open sum. Later `missing_text` has the answer."""
         if self._ended is None:
             self.watch.prober.ask()
 
@@ -426,7 +429,7 @@ class Worker:
         return min(active[0].deadline_at, self.watch.prober.timer(active), self.queue.timer(), peers_at)
 
     def next_event(self) -> AllReduceEvent | None:
-        """Return the next event, or None."""
+        """Pop the next event, None if there is none."""
         return self.state.events.popleft() if self.state.events else None
 
     # ---- a compiled loop in the worker's place ---------------------------------------------------------

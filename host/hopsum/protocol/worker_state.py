@@ -235,7 +235,7 @@ class AllReduce:
         self.ready += len(payloads)
 
     def done(self) -> AllReduceDone:
-        """Return the event of a complete all-reduce."""
+        """Make the results read-only, and return the event of a complete all-reduce."""
         self.results.flags.writeable = self.contributors.flags.writeable = False
         return AllReduceDone(self.handle, self.results, self.contributors)
 
