@@ -19,7 +19,7 @@ from hopsum.protocol.failures import unsent_remedy
 RECEIVE_BYTES: Final = 1 << 20
 """The room of one `receive`: a window of 1,024 results of 1 KiB."""
 BATCH_DATAGRAMS: Final = 1024
-"""The most that one `receive` takes, and one GSO buffer more, so that a flood cannot keep a caller from its timers."""
+"""One `receive` stops after so many datagrams (a GSO buffer may exceed them), so that a flood delays no timers."""
 RECEIVE_BUFFER_BYTES: Final = 4 << 20
 """Asked of the kernel for SO_RCVBUF, which may give less. A window of results must fit."""
 DATAGRAM_BYTES_MAX: Final = 65535
@@ -27,21 +27,21 @@ DATAGRAM_BYTES_MAX: Final = 65535
 
 @dataclass(slots=True)
 class LinkStatistics:
-    """Datagrams and their bytes (UDP payload) at the socket, and how often the kernel was called."""
+    """Counts of datagrams and their bytes (UDP payload) at the socket, and of system calls."""
 
     datagrams_sent: int = 0
     bytes_sent: int = 0
     datagrams_received: int = 0
     bytes_received: int = 0
     unreachable: int = 0
-    """Times that the network said that no process listens there."""
+    """'port unreachable' answers: no process listens at the switch's address."""
     sends: int = 0
     receives: int = 0
     refused_segment_sends: int = 0
-    """Sends with UDP_SEGMENT that the kernel refused: plain ones from then on."""
+    """Sends with UDP_SEGMENT that the operating system refused. From then on datagrams are sent one by one."""
     failures: Counter[str] = field(default_factory=Counter)
-    """System calls that failed for a while, by the errno's name. What they would have sent is lost. ECONNREFUSED is
-    counted as `unreachable` instead."""
+    """System calls that failed for a while, by the errno's name. Their datagrams are lost. ECONNREFUSED counts as
+    `unreachable` instead."""
 
 
 class DatagramLink(Protocol):
@@ -55,14 +55,15 @@ class DatagramLink(Protocol):
     def receive(self, timeout_s: float) -> Sequence[bytes | memoryview]:
         """Return the datagrams that have arrived. Wait up to `timeout_s` for the first one.
 
-        Views are valid until the next call.
+        Empty after the timeout, a wake-up, or an error of the network, which is counted. Views are valid until the next
+        call.
         """
 
     def wake(self) -> None:
         """Let the `receive` in progress return at once, or else the next one. Any thread, also after `close`."""
 
     def close(self) -> None:
-        """Give the sockets back. Harmless when they are closed."""
+        """Close the sockets. May be called again."""
 
 
 class Waker:
@@ -75,7 +76,7 @@ class Waker:
         self._lock = threading.RLock()
 
     def wake(self) -> None:
-        """Make the descriptor readable. Any thread; harmless where it is closed."""
+        """Make the descriptor readable. Any thread. Does nothing after `close`."""
         with self._lock:
             if self.fd >= 0:
                 os.eventfd_write(self.fd, 1)
@@ -86,7 +87,7 @@ class Waker:
             os.eventfd_read(self.fd)
 
     def close(self) -> None:
-        """Give the descriptor back. Harmless when it is closed."""
+        """Close the descriptor. May be called again."""
         # Another file may get the number at once: no thread may write to it then.
         with self._lock:
             fd, self.fd = self.fd, -1
@@ -94,8 +95,8 @@ class Waker:
                 os.close(fd)
 
 
-# Sends that fail: what they would have sent is lost, as on the way, and sent again by the protocol. What lasts ends at
-# a deadline, whose error names the errno.
+# Sends that fail: their datagrams are lost, as in the network, and sent again by the protocol. A lasting failure ends
+# at a deadline, whose error names the errno.
 #
 # state   input                                 next    also
 # FINE    a send fails                          FAILS   counted by errno name; one line in the log
@@ -112,12 +113,14 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Outage:
-    """Failed sends of one link to one switch. Not thread-safe.
+    """The failed sends of one link to one switch: counts them, and logs the begin and end of an outage.
+
+    Not thread-safe.
 
     Args:
         where: names both ends in the log.
-        failures: is counted in, by the errno's name.
-        clock: seconds that do not go back.
+        failures: the counts by the errno's name, which `note` increases.
+        clock: monotonic seconds.
     """
 
     def __init__(self, where: str, failures: Counter[str], *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -128,7 +131,11 @@ class Outage:
         self._lost = 0
 
     def note(self, error: OSError, datagrams: int = 1) -> None:
-        """Count what a failed system call would have moved. Raises the error itself where it is a defect."""
+        """Count a failed system call. The first of an outage logs a WARNING. Raises the error itself if it is a defect.
+
+        Args:
+            datagrams: the number of datagrams that are lost.
+        """
         if error.errno in DEFECTS:
             raise error
         # scapy and drivers may raise an error without a number, or with one that Python has no name for.
@@ -141,7 +148,7 @@ class Outage:
         self._lost += datagrams
 
     def note_sent(self) -> None:
-        """Note a send that worked."""
+        """Note a send that worked. One second or more after the last failure, log the end of the outage."""
         # A flapping interface lets single datagrams pass: the outage ends after a calm second only, else the log
         # floods.
         if self.since is None or self._clock() - self._last < CALM_S:

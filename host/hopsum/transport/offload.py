@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's UDP offloads: UDP_SEGMENT cuts one send into datagrams, UDP_GRO hands over many datagrams at once.
+"""Linux's UDP offloads: UDP_SEGMENT cuts one send into datagrams, UDP_GRO returns many datagrams from one receive.
 
 The datagrams on the wire are the same with and without.
 """
@@ -17,15 +17,15 @@ SOL_UDP: Final = 17
 UDP_SEGMENT: Final = 103
 UDP_GRO: Final = 104
 IP_MTU: Final = 14
-"""Of linux/in.h: the MTU of the way to a connected address, as far as the kernel knows."""
+"""Of linux/in.h: the MTU of the path to a connected address, as far as Linux knows."""
 SEGMENTS_MAX: Final = 64
-"""Datagrams of one send: what every kernel with UDP_SEGMENT takes."""
+"""Datagrams of one send: every Linux with UDP_SEGMENT takes so many."""
 GSO_BYTES_MAX: Final = 65507
 """Payload of one send: 65535 less the headers of IPv4 and UDP."""
 ANCILLARY_BYTES: Final = 24
 """Room for one control message of a number: CMSG_SPACE(4), which Windows does not have."""
 REFUSES_SEGMENTS: Final = frozenset((errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.EOPNOTSUPP))
-"""No checksum offload on the way, an MTU below the datagram, or a kernel with other limits."""
+"""The errnos of a refused send: no checksum offload on the path, an MTU below the datagram, or other limits."""
 
 Gso = Literal["auto", "on", "off"]
 """The use of both: as far as the kernel and the path to the switch allow, in any case, or not at all."""
@@ -43,7 +43,11 @@ PLAIN: Final = Offload(segment=False, gro=False)
 
 
 def offload_for(gso: Gso) -> Offload:
-    """Return the offloads of a socket. Raises ValueError: no such word; OSError: "on", and the kernel has none."""
+    """Return the offloads for a new socket, by a choice. Changes no socket.
+
+    "off": none. "auto": those of `probe_offload`. "on": the same. Raises OSError for "on" if Linux lacks UDP_SEGMENT,
+    and ValueError for another word.
+    """
     if gso not in GSO:
         raise ValueError(f"gso={gso!r}: one of {', '.join(GSO)}")
     if gso == "off":
@@ -56,7 +60,7 @@ def offload_for(gso: Gso) -> Offload:
 
 @cache
 def probe_offload() -> Offload:
-    """Find out this kernel's offloads on loopback, by sending two datagrams at once."""
+    """Return the offloads of this Linux, found once by two datagrams in one send on loopback, then cached."""
     # Kept: a running kernel does not change.
     with udp_socket() as receiver, udp_socket() as sender:
         receiver.bind(("127.0.0.1", 0))
@@ -84,7 +88,10 @@ def udp_socket() -> socket.socket:
 
 
 def mtu_towards(own_ip: str, place: tuple[str, int]) -> int:
-    """Return the MTU that the kernel uses towards an address: the interface's, the route's, or a learnt one."""
+    """Return the MTU in bytes that Linux uses towards an address: the interface's, the route's, or a learnt one.
+
+    Nothing is sent. Raises OSError for an `own_ip` of another host, or without a route.
+    """
     with udp_socket() as asked:
         asked.bind((own_ip, 0))
         asked.connect(place)
@@ -92,7 +99,7 @@ def mtu_towards(own_ip: str, place: tuple[str, int]) -> int:
 
 
 def set_option(sock: socket.socket, option: int, value: int) -> bool:
-    """Set an option of SOL_UDP; return whether the kernel took it."""
+    """Set an option of SOL_UDP. Return whether Linux accepted it."""
     try:
         sock.setsockopt(SOL_UDP, option, value)
     except OSError:
@@ -101,32 +108,36 @@ def set_option(sock: socket.socket, option: int, value: int) -> bool:
 
 
 def datagram_bytes(ancillary: Sequence[tuple[int, int, bytes]], received: int) -> int:
-    """Return the size at which to cut a received buffer. The kernel tells none for a datagram that came alone."""
+    """Return the size of each datagram in a received buffer, `received` for a datagram that came alone.
+
+    Args:
+        ancillary: the control messages of the receive.
+        received: the bytes in the buffer.
+    """
     for level, kind, data in ancillary:
         if level == SOL_UDP and kind == UDP_GRO and len(data) >= 4:
             return int(struct.unpack("=i", data[:4])[0]) or received
     return received
 
 
-# A kernel or card may mangle or drop datagrams that were sent together, without an error. They are then sent again,
-# together, for ever. Compared is what is lost of datagrams sent together, singly, and together once more: one
-# comparison would blame the kernel for a worker that comes late, whose absence looks like loss and ends by itself.
+# Linux or a network card may mangle or drop datagrams that were sent together, without an error. They are then sent
+# again, together, for ever. The trial compares the losses of datagrams sent together, singly, and together once more:
+# one comparison would blame the host for a late worker, whose absence looks like loss and ends by itself.
 #
 # state     input                                             next      also
 # TOGETHER  a quarter is lost for SUSPECT_S                   SINGLY
 # SINGLY    many arrived, and less than an eighth is lost     CHECK     together again
 # SINGLY    more is lost                                      TOGETHER  not tried again before many have arrived
-# CHECK     a quarter is lost for SUSPECT_S                   OVER      said
+# CHECK     a quarter is lost for SUSPECT_S                   OVER      logged by the link
 # CHECK     many arrived                                      TOGETHER
-# OVER      AGAIN_S, twice as long after each verdict         TOGETHER  chance, or what has been mended, is no longer
-#                                                                       paid for
+# OVER      AGAIN_S, twice as long after each verdict         TOGETHER  tried again: the loss was chance, or is repaired
 
 
 SUSPECT_LOSSES: Final = 16
 """Fewer retransmissions than this prove nothing."""
 # A worker that comes late by less must not end the trains of the others: a long vector takes twice as long singly.
 SUSPECT_S: Final = 1.0
-"""Seconds for which a quarter is lost before the datagrams' being together may be the reason."""
+"""Seconds for which a quarter is lost before sending together may be the reason."""
 AGAIN_S: Final = 600.0
 """Seconds of a first verdict. It may be wrong: random losses, and a rank that is late at the right times, cause one."""
 # Chance hardly makes a way that loses a quarter of so many look like one that loses an eighth.
@@ -136,7 +147,7 @@ WINDOWS: Final = 8
 
 
 class SegmentTrial:
-    """Finds out by a worker's counts whether datagrams that are sent together arrive. Not thread-safe."""
+    """Decides by a worker's counts whether datagrams are to be sent together, or one by one. Not thread-safe."""
 
     def __init__(self) -> None:
         self.together = True
@@ -150,7 +161,14 @@ class SegmentTrial:
         self._lossy_since_s: float | None = None
 
     def look(self, results: int, again: int, in_flight: int, now: float) -> None:
-        """Take a worker's counts since it began, often: results, retransmissions, positions without a result."""
+        """Take a worker's present counts and set `together` and `is_over`. Called often, some times a second or more.
+
+        Args:
+            results: received from the switch since the worker began.
+            again: retransmissions since the worker began.
+            in_flight: sent positions without a result.
+            now: monotonic seconds.
+        """
         self._window = max(self._window, in_flight)
         many = max(MANY, WINDOWS * self._window)
         arrived, lost = results - self._results, again - self._again

@@ -9,15 +9,15 @@ import socket
 from typing import Final
 
 SILENT_S: Final = 5.0
-"""Seconds without a datagram after which the address is looked for."""
+"""Seconds without a datagram after which the address is checked."""
 AGAIN_S: Final = 2.0
 _told: Final = set[tuple[str, str]]()
-"""Whose address is gone, with the address. One line for all sockets of a worker, which has one for each shard."""
+"""The workers whose address is gone, with the address. One line for all sockets of a worker, one for each shard."""
 _log: Final = logging.getLogger(__name__)
 
 
 class OwnAddress:
-    """Looks whether a socket's address is still one of this host's, while nothing comes. For one thread.
+    """Checks whether a socket's address is still one of this host's, while no datagram comes. For one thread.
 
     Args:
         ip: IPv4 address of the socket.
@@ -33,9 +33,13 @@ class OwnAddress:
         self._is_known = is_own(ip)
 
     def is_found_gone(self, received: int, now: float) -> bool:
-        """Look if it is time, and say whether the address was found gone just now.
+        """Check the address if a check is due, and return whether this check did not find it. Log each change.
 
-        received: datagrams that the socket has received so far.
+        A check is due SILENT_S after the last datagram, then every AGAIN_S. False between checks.
+
+        Args:
+            received: the number of datagrams that the socket has received so far.
+            now: monotonic seconds.
         """
         if received != self._received:
             self._received, self._look_at = received, now + SILENT_S

@@ -47,14 +47,14 @@ class PacketView(NamedTuple):
 
 
 class ScapyLink:
-    """A `DatagramLink` of packets to and from the switch. Not thread-safe but for `wake`.
+    """A `DatagramLink` whose packets scapy builds and reads, and a `PacketView` shows. Only `wake` is thread-safe.
 
     Args:
         local: (IPv4 address, port) to send from. The switch knows the worker by it. Port 0: any.
         switch: (IPv4 address, port) of the service.
-        interface: name, of the network namespace of the calling thread; a UDP socket if left out. Needs root.
-        via: with an interface, IPv4 address of a router that the switch is behind.
-        view: what is written, called and printed; nothing if left out.
+        interface: name, of the network namespace of the calling thread; needs root. None: a UDP socket.
+        via: with an interface, IPv4 address of the router in front of the switch. None: the switch is on this link.
+        view: the file, callback and output for packets. None: packets are not shown.
 
     Raises:
         ScapyMissingError: scapy is not installed.
@@ -253,7 +253,10 @@ def _number(ip: str) -> int:
 
 
 def inspect_interface(sock: socket.socket) -> tuple[int, int]:
-    """Return MAC and MTU of the Ethernet interface that a packet socket is bound to. Raises OSError."""
+    """Return MAC address (as a number) and MTU (bytes) of the Ethernet interface of a bound packet socket.
+
+    Raises OSError for an interface that is not Ethernet.
+    """
     interface, _, _, kind, mac = sock.getsockname()
     if kind != _ARPHRD_ETHER:
         raise OSError(errno.EINVAL, f"interface {interface} is not Ethernet (its hardware type is {kind}): use file://")

@@ -65,7 +65,7 @@ class StepLock:
             self._want(-1)
 
     def release(self) -> None:
-        """Release the lock."""
+        """Release the lock, as `threading.RLock.release`."""
         self._lock.release()
 
     __enter__ = acquire
@@ -111,7 +111,7 @@ _ANSWERS: Final = (PeerKind.FOUND, PeerKind.GONE, PeerKind.LEAVE)
 
 @dataclass(frozen=True, slots=True)
 class TransportStatistics:
-    """Counts of the traffic at the socket."""
+    """Counts of a worker's traffic: at the socket, of the slot protocol, and of the side channel."""
 
     link: LinkStatistics
     worker: WorkerStatistics
@@ -201,7 +201,7 @@ class Shard:
 
     @property
     def statistics(self) -> TransportStatistics:
-        """Counts so far, live."""
+        """Return the counts so far, live: the object's parts change with the traffic."""
         return TransportStatistics(self.link.statistics, self.worker.statistics, self._side_statistics)
 
     # ---- a step of the transport ---------------------------------------------------------------------------
@@ -226,7 +226,7 @@ class Shard:
                 self.lock.release()
 
     def send(self, batches: Sequence[NDArray[np.uint8]]) -> None:
-        """Send batches of datagrams, uint8[n, bytes] each, in this order."""
+        """Send batches of datagrams, uint8[n, bytes] each, in this order, or lose some. Does not wait."""
         for segments in batches:
             if isinstance(self.link, UdpLink):
                 self.link.send_rows(segments)
@@ -278,7 +278,7 @@ class Shard:
             self._peers.channel.require_open()
 
     def probe(self) -> None:
-        """Send a PROBE for the missing ranks of the oldest open sum, at the next step."""
+        """Queue a PROBE for the missing ranks of the oldest open sum. The next step sends it. Any thread."""
         with self.lock:
             self.worker.probe()
 
@@ -326,7 +326,7 @@ class Shard:
             self.flush_messages()
 
     def on_ranks_lost(self, generation: int, ranks: Sequence[int]) -> None:
-        """Drop results kept for workers that were evicted from this generation. Any thread."""
+        """Drop results kept for workers that were evicted from a generation. Ignore another generation. Any thread."""
         with self._changed:
             # The lease thread's call may come after a change of generation, or after `close`, which takes this lock
             # before it closes the link.

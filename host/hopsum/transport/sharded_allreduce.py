@@ -25,30 +25,30 @@ class ShardedAllReduce:
     places: Places
     """Of all chunks. Each shard has the views of its own."""
     coder: Reduction | None
-    """Makes the payloads that were not there at the beginning, and reads sums before the last one is here. None: all
-    payloads were there, and nobody reads early."""
+    """Makes the payloads that were missing at the beginning, and reads sums before the last one arrives. None: all
+    payloads were there, and no sum is read early."""
     reduces: list[AllReduce | None]
-    """By shard that has chunks of it; None where the shard voided it at once."""
+    """The part of each shard that has chunks. None: the shard voided its part at once."""
     left: int
-    """Shards that have not ended it."""
+    """The number of shards that have not ended their part."""
     taken: int = 0
-    """Chunks from the first on whose sums were read."""
+    """The number of first chunks whose sums were read."""
     error: BaseException | None = None
     row: int = 0
     """The place in the memory of the compiled loop, during a call."""
     ranges: tuple[ShardedAllReduce, ...] = ()
-    """The neighbours in the streams whose sums the codes of this one need, where machine code may begin them."""
+    """The preceding phases whose sums the codes of this one need, if machine code may begin the codes."""
     lanes_before: int = 0
-    """Lanes before the ranges in these sums, which are as sent where all ranks have the same."""
+    """Lanes before the ranges in these sums. They return as sent if all ranks have the same."""
 
     @property
     def chunks(self) -> int:
-        """Return the chunks of the vector."""
+        """Return the number of chunks of the vector."""
         return len(self.places.held)
 
     @property
     def missing(self) -> int:
-        """Return the chunks that have no result."""
+        """Return the number of chunks without a result."""
         missing = 0
         for reduce in self.reduces:
             if reduce is not None:
@@ -57,19 +57,22 @@ class ShardedAllReduce:
 
     @property
     def readable(self) -> int:
-        """Return the chunks from the first on whose results are here without a gap."""
+        """Return the number of first chunks whose results have arrived without a gap."""
         lacking = ~self.places.held[self.taken :]
         return self.taken + int(lacking.argmax()) if lacking.any() else self.chunks
 
     def read(self, end: int) -> None:
-        """Read the sums up to a chunk. Raises what the coder raises."""
+        """Pass the sums of chunks `taken` .. end - 1 to the coder, and set `taken` to `end`.
+
+        Their results must have arrived. Raises the coder's errors.
+        """
         assert self.coder is not None
         rows = slice(self.taken, end)
         self.coder.on_part(self.taken, self.places.results[rows], self.places.contributors[rows])
         self.taken = end
 
     def read_again(self) -> None:
-        """Take back what was read, where a change of generation has discarded some of it."""
+        """Let the coder forget all sums, and set `taken` to 0, if a change of generation has discarded results."""
         is_discarded = False
         for reduce in self.reduces:
             if reduce is not None and reduce.discarded:
@@ -91,23 +94,23 @@ class ShardedAllReduces(NamedTuple):
 
 
 class CodecWork(NamedTuple):
-    """The next piece of codec work for one vector."""
+    """The next piece of codec work for one vector: make the next payloads, or read the next sums."""
 
     sharded: ShardedAllReduce
     what: Literal["encode", "read"]
     end: int = 0
-    """Of what is read."""
+    """"read": the end of the chunks to read."""
 
 
 def next_work(all_sharded: Iterable[ShardedAllReduce], window: int, *, by_machine: bool) -> CodecWork | None:
-    """Return the codec work that Python does next, None: there is none.
+    """Return the codec work that Python does next, None if there is none. Does no work.
 
-    To encode comes first where the payloads that are made may soon all be sent, else to read, else to encode.
+    Encoding comes first if the payloads made so far may soon all be sent. Then reading, then other encoding.
 
     Args:
         all_sharded: in the order of the stream.
-        window: chunks that may be on the way.
-        by_machine: leave out vectors that the compiled loop encodes and reads.
+        window: the number of chunks that may be in flight.
+        by_machine: whether to leave out vectors that the compiled loop encodes and reads.
     """
     unfilled, readable = None, None
     for sharded in all_sharded:
@@ -134,5 +137,9 @@ def next_work(all_sharded: Iterable[ShardedAllReduce], window: int, *, by_machin
 
 
 def part_chunks(chunks: int) -> int:
-    """Return the chunks of a vector that Python encodes or reads between two looks at the network."""
+    """Return the number of chunks that Python encodes or reads between two looks at the network.
+
+    Args:
+        chunks: of the vector.
+    """
     return max(PART_CHUNKS, chunks // PARTS_MAX)

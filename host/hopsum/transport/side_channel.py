@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages between the workers of a job, over TCP, from members of the generation only (side_proof.py).
 
-A worker has one channel, whatever number of shards its job has: a message names its shard. The channel's thread runs an
-asyncio loop, and everything but `_news` and `_delivers` is that thread's. It accepts connections from peers and reads
-them (`_read_messages`). It opens one to each peer to which something is said, and writes it (`_speak`). The listener's
-REPLY alone goes the other way. So an answer goes to the address that the job has for a rank, never to whoever asked.
+A worker has one channel for all shards of its job: a message names its shard. The channel's thread runs an asyncio
+loop, and only that thread uses the fields, except `_news` and `_delivers`. It accepts connections from peers and reads
+them (`_read_messages`). It opens one to each peer that gets a message, and writes it (`_speak`). Only the listener's
+REPLY goes in the other direction. So an answer goes to the address that the job has for a rank, and never to another
+sender.
 
     a connection ends                                       counted in
     incoming    no proof within `PROVE_S`, or a wrong one   `closed`, by reason
@@ -17,8 +18,8 @@ REPLY alone goes the other way. So an answer goes to the address that the job ha
                 broken                                      -; made again for the next message
     any         `move`: another generation                  -
 
-A peer is connected to where something is queued for it, of `QUEUE_BYTES_MAX` at most. What is lost is asked for again:
-that is the protocol's business (hopsum.protocol.repair).
+A peer is dialled when a message is queued for it. A queue has at most `QUEUE_BYTES_MAX`. The protocol asks again for
+lost messages (hopsum.protocol.repair).
 """
 
 from __future__ import annotations
@@ -59,11 +60,11 @@ DIAL_AGAIN_MAX_S: Final = 2.0
 CLOSE_LINGER_S: Final = 0.5
 """The seconds for which `close` tries to send the rest."""
 PROVE_S: Final = 5.0
-"""Seconds that either side has to prove itself, from the first packet of a connection."""
+"""Seconds in which either side must prove itself, from the first packet of a connection."""
 PROVE_AGAIN_MAX_S: Final = 0.5
 # News save memory at the peers, which need them before they have kept megabytes: nobody waits for them. Each costs a
-# message, its MAC and a turn of a thread at both ends. So a worker says 100 a second and hears 100: a hundredth of a
-# processor. They are more only where results would be kept for longer than the maximum.
+# message, its MAC and a turn of a thread at both ends. So a worker sends 100 a second and receives 100: a hundredth of
+# a processor. They are more only if results would be kept for longer than the maximum.
 TELL_EVERY_S: Final = 0.02
 """The least seconds between two news of a shard."""
 TELL_EVERY_EACH_S: Final = 0.01
@@ -73,7 +74,7 @@ TELL_EVERY_MAX_S: Final = 0.25
 UNPROVED_MAX: Final = 64
 # A peer that has moved may be some connections ahead of the membership here. One that nobody can hear dials on.
 STRANGERS_TOLD: Final = 10
-"""Connections in a generation, from addresses that no peer has, until the log has a line."""
+"""Refused connections of a generation, from addresses that no peer has, after which one WARNING is logged."""
 _KEEPALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
@@ -81,7 +82,7 @@ _KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
     (socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", 18), 11_000),  # which Linux alone has
 )
-"""A peer that vanished without a word is noticed after 11 s, by who reads and by who writes."""
+"""Reader and writer notice a peer that vanished silently after 11 s."""
 
 
 @dataclass(slots=True)
@@ -91,12 +92,11 @@ class SideStatistics:
     messages_sent: int = 0
     messages_received: int = 0
     unreachable: int = 0
-    """Times that a peer could not be connected to."""
+    """Failed attempts to connect to a peer."""
     refused: int = 0
-    """Times that a peer, or whoever listens there, did not go through with the handshake: it is in another generation.
-    """
+    """Attempts in which the listener did not complete the handshake, usually because it is in another generation."""
     other_generations: int = 0
-    """Connections and messages of a generation that is over for this worker, or has not begun for it: ignored."""
+    """Ignored connections and messages of a generation that has ended for this worker, or has not begun for it."""
     closed: Counter[str] = field(default_factory=Counter)
     """Connections that were closed for cause: hello, forged, silent, crowd (before the proof), stranger; and length,
     kind, sender, value, truncated, slow."""
@@ -104,7 +104,7 @@ class SideStatistics:
 
 @dataclass(slots=True, eq=False)
 class Outgoing:
-    """A peer that is written to in one generation, and what is still to be said to it."""
+    """A peer to which this worker writes in one generation: its connection, and the queue of messages for it."""
 
     rank: int
     address: Address
@@ -117,18 +117,18 @@ class Outgoing:
 
     @property
     def is_connected(self) -> bool:
-        """Say whether there is a connection that, for all that is known, has not ended."""
+        """Return whether there is a connection, of which no end is known."""
         return self.writer is not None and not (self.reader.at_eof() or self.writer.is_closing())
 
     def hang_up(self) -> None:
-        """End the connection, if there is one."""
+        """End the connection at once, if there is one. Unsent bytes are lost. The queue stays."""
         if self.writer is not None:
             # Not `close`, which waits for a peer that does not read.
             self.writer.transport.abort()
             self.writer = None
 
     def put(self, data: bytes) -> bool:
-        """Queue a message. Return whether others had to make room."""
+        """Queue a message. Return whether the queue was full: then all earlier messages in it were dropped."""
         is_full = self.queued_bytes + len(data) > QUEUE_BYTES_MAX
         # Dropping all of the queue keeps memory bounded, and the peer asks again for what it still lacks.
         while is_full and not self.queue.empty():
@@ -140,23 +140,25 @@ class Outgoing:
 
 
 class SideChannel:
-    """One worker's connections to its peers. `send_all` may be called from any thread.
+    """One worker's connections to its peers. It listens from the constructor on, and reads from `start` on.
+
+    Methods are for any thread unless they say otherwise.
 
     Args:
-        rank: whose channel it is.
-        key: of its generation. Nothing of other generations is heard: at a change of generation some are earlier.
+        rank: of this worker.
+        key: of its generation. Messages of other generations are ignored.
         local: (IPv4 address, TCP port) to listen at. Port 0: any.
         listener: instead of that, a TCP socket that listens already; closed with the channel.
 
     Raises:
-        OSError: nobody can listen at `local`.
+        OSError: the channel cannot listen at `local`.
     """
 
     def __init__(self, rank: int, key: GenerationKey, local: Address, listener: socket.socket | None = None) -> None:
         self._rank, self._key = rank, key
         self.statistics = SideStatistics()
         self.failure: BaseException | None = None
-        """The error that `deliver` raised, if it did: the channel has ended then."""
+        """The error that ended the channel, for example one that `deliver` raised, or None."""
         self._listener = listener or socket.create_server(local)
         self._loop = asyncio.new_event_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -185,11 +187,13 @@ class SideChannel:
         return host, port
 
     def start(self, peers: Mapping[int, Address], deliver: Callable[[PeerMessage], None], shard: int = 0) -> None:
-        """Begin to listen, or to hear of one more shard.
+        """Begin to deliver the messages about a shard. The first call starts the channel's thread.
 
         Args:
             peers: (IPv4 address, TCP port) by rank, the same for all shards. This worker's own may be among them.
-            deliver: is called in the channel's thread with every message about the shard, one after the other.
+            deliver: called in the channel's thread with every message about the shard, one after the other. An error
+                that it raises ends the channel.
+            shard: the number of the shard.
         """
         self._delivers[shard] = deliver
         if self._thread is None:
@@ -199,22 +203,25 @@ class SideChannel:
             self._thread.start()
 
     def move(self, key: GenerationKey, peers: Mapping[int, Address]) -> None:
-        """Go on in a generation, with peers where they live now. The listening socket stays. Any thread may call it.
+        """Continue in a generation, with its key and the peers' present addresses. The listening socket stays.
 
-        Connections of the generation before end, and what was still to be said in it is lost: nobody would take it.
-        All shards call it, and the first call counts.
+        Connections of the previous generation end, and its unsent messages are lost. All shards call this; only the
+        first call of a generation counts. Returns at once.
         """
         self._do(self._enter, key, peers)
 
     def send_all(self, messages: Sequence[tuple[int, PeerMessage]]) -> None:
-        """Say something to peers, (rank, message) each, sooner or later or never."""
+        """Queue messages to peers, (rank, message) each, and return at once. Any of them may be lost.
+
+        A rank without an address gets nothing.
+        """
         if messages:
             self._do(self._put, [(rank, message.pack()) for rank, message in messages])
 
     def broadcast(self, news: PeerMessage) -> None:
-        """Say something to all peers after an interval, or not at all where later news of the shard take its place.
+        """Send a message to all peers after an interval. Later news of the same shard in the interval replace it.
 
-        For one thread of each shard at a time.
+        News of another generation are dropped. Returns at once. For one thread of each shard at a time.
         """
         self._news[news.shard] = news
         # Read after the news are there: the thread looks for news after it changes this. So they cost a wake-up only
@@ -224,7 +231,7 @@ class SideChannel:
 
     @property
     def shards(self) -> int:
-        """Return the number of shards that it serves."""
+        """Return the number of shards whose messages the channel delivers."""
         return len(self._delivers)
 
     def require_open(self) -> None:
@@ -233,9 +240,9 @@ class SideChannel:
             raise HopsumError(f"the side channel of rank {self._rank} has ended: {self.failure}") from self.failure
 
     def close(self, shard: int = 0) -> None:
-        """Hear no more of a shard. After the last one, end the thread when peers that are connected have been told all.
+        """Deliver no more messages about a shard. After the last shard, send the queued messages and end the channel.
 
-        Harmless when it is closed.
+        Sending is limited to CLOSE_LINGER_S. Then the thread has ended and the sockets are closed. May be called again.
         """
         self._delivers.pop(shard, None)
         if self._delivers:
@@ -494,7 +501,7 @@ class SideChannel:
 
 
 def configure(writer: asyncio.StreamWriter) -> None:
-    """Let a silent end of a connection be noticed by the kernel. Raises OSError: it has ended."""
+    """Set the keep-alive options of a connection, so that a silent end is noticed. Raises OSError if it has ended."""
     connection = writer.get_extra_info("socket")
     for option in _KEEPALIVE:
         connection.setsockopt(*option)

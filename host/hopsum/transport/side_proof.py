@@ -47,14 +47,14 @@ class GenerationKey:
 
 
 class Seal:
-    """Makes the MACs of one connection's messages, or checks them, each in its turn."""
+    """Makes the MACs of one connection's messages, or checks them, in their order. Each call counts one message."""
 
     def __init__(self, session_key: bytes) -> None:
         self._key = session_key
         self._number = 0
 
     def mac(self, message: bytes | memoryview) -> bytes:
-        """Return the MAC of the next message."""
+        """Return the MAC of the next message, and count the message."""
         # The number makes a message that is left out, repeated or moved fail its check.
         hashed = blake2b(self._number.to_bytes(8, "big"), key=self._key, digest_size=MAC_BYTES)
         hashed.update(message)
@@ -62,21 +62,25 @@ class Seal:
         return hashed.digest()
 
     def check(self, message: bytes | memoryview, mac: bytes | memoryview) -> None:
-        """Raise PeerMessageError, "forged", unless the MAC is that of the next message."""
+        """Count the next message. Raise PeerMessageError, "forged", unless it has this MAC."""
         # compare_digest: the time of the comparison tells nothing about the right MAC.
         if not hmac.compare_digest(self.mac(message), mac):
             raise PeerMessageError("forged", f"message {self._number - 1} of a connection has another MAC")
 
 
 def make_hello(rank: int, peer: int, key: GenerationKey) -> bytes:
-    """Return the HELLO of a worker that dials a peer."""
+    """Return a new HELLO of HELLO_BYTES, from the dialling worker to a peer. Random bytes make each one different."""
     return _HELLO.pack(_MAGIC, PEER_VERSION, rank, peer, key.generation, secrets.token_bytes(NONCE_BYTES))
 
 
 def check_hello(hello: bytes, rank: int, key: GenerationKey) -> int:
-    """Return the rank that a HELLO to `rank` claims to be from.
+    """Return the rank that a HELLO to `rank` claims as its sender. Nothing is proved yet.
 
-    Raises PeerMessageError: no HELLO, or to another rank ("hello"), or of another generation ("generation").
+    Args:
+        hello: HELLO_BYTES bytes.
+
+    Raises:
+        PeerMessageError: no HELLO, or to another rank ("hello"), or of another generation ("generation").
     """
     magic, version, peer, to, generation, _ = _HELLO.unpack(hello)
     if (magic, version, to) != (_MAGIC, PEER_VERSION, rank):
@@ -87,13 +91,16 @@ def check_hello(hello: bytes, rank: int, key: GenerationKey) -> int:
 
 
 def make_reply(hello: bytes, key: GenerationKey) -> tuple[bytes, Seal]:
-    """Return the REPLY to a HELLO, and the seal of the messages that follow."""
+    """Return the REPLY to a HELLO, which proves the listener, and the seal that checks the dialler's messages."""
     nonce = secrets.token_bytes(NONCE_BYTES)
     return nonce + key.derive(b"listener", hello, nonce), Seal(key.derive(b"session", hello, nonce))
 
 
 def check_reply(reply: bytes, hello: bytes, key: GenerationKey) -> Seal:
-    """Check the REPLY to a HELLO. Return the seal of later messages. Raises PeerMessageError: the key differs."""
+    """Check the REPLY to a HELLO, and return the seal for the dialler's messages.
+
+    Raises PeerMessageError, "forged", if the listener does not know the key.
+    """
     nonce, proof = reply[:NONCE_BYTES], reply[NONCE_BYTES:]
     if not hmac.compare_digest(key.derive(b"listener", hello, nonce), proof):
         raise PeerMessageError("forged", "who listens there does not know the generation's key")

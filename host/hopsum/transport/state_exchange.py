@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program's state on its way between workers: offered to newcomers, fetched by one, over the side channel."""
+"""The transfer of the program's state between workers: offered to newcomers, fetched by one, over the side channel."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from hopsum.transport.side_channel import SideChannel
 
 _log: Final = logging.getLogger(__name__)
 TELL_EVERY_S: Final = 10.0
-"""The seconds between two lines on the log of a transfer that takes long."""
+"""The seconds between two log lines of a long transfer."""
 TELL_PEERS_EVERY_S: Final = 1.0
-"""The least seconds until the peers, whose all-reduces wait, are told of further bytes."""
+"""The least seconds between two reports of further bytes to the peers, whose all-reduces wait."""
 
 
 class StateMovedError(HopsumError):
-    """Further workers were replaced while a newcomer waited for a state. It has to ask for their state."""
+    """Further workers were replaced while a newcomer waited for a state. The newcomer must fetch the later state."""
 
 
 class StateExchange:
-    """The states that one worker offers, and the one that it fetches. Any thread.
+    """The state that one worker offers, and the one that it fetches. Any thread.
 
     Args:
-        worker: tells the generation, and who is new in it.
-        repair: the worker's, which knows its peers.
-        channel: to them.
-        changed: the transport's condition. Its lock is held where `hear` is called, and taken by the other methods.
+        worker: has the generation and its newcomers.
+        repair: the worker's, which has its peers.
+        channel: to the peers.
+        changed: the shard's condition. The caller of `on_message` holds its lock. The other methods take the lock.
     """
 
     def __init__(self, worker: Worker, repair: PeerRepair, channel: SideChannel, changed: threading.Condition) -> None:
@@ -45,15 +45,16 @@ class StateExchange:
         self._offers = StateOffers(self._rank)
         self._fetch: StateFetch | None = None
         self._over: str | None = None
-        """The reason why no state is waited for any more."""
+        """The reason why `fetch` is refused, or None."""
         self._arriving: dict[int, tuple[int, int]] = {}
-        """By rank, the generation and the bytes of the state that it said to be getting."""
+        """By newcomer, the generation and the received bytes of its state, by its last message."""
         self._told_at = 0.0
 
     def offer(self, state: bytes, start_generation: int, newcomers: Mapping[int, int]) -> None:
-        """Have a state ready, not copied, for the newcomers of a generation, until they have taken it.
+        """Offer a state to the newcomers of a generation until all have taken one. The state is hashed, not copied.
 
-        `newcomers`: by rank, the generation in which the rank began, for all that may have no state yet.
+        Args:
+            newcomers: by rank, the generation in which the rank began, for all ranks that may have no state yet.
         """
         # Hashed outside the lock: a state of gigabytes takes seconds, and the step loop needs the lock.
         digest = hashlib.sha256(state).digest()
@@ -61,9 +62,10 @@ class StateExchange:
             self._offers.offer(state, digest, start_generation, newcomers)
 
     def fetch(self, start_generation: int, wait_s: float, bytes_max: int) -> bytes:
-        """Return the state that another worker offers to the newcomers of a generation.
+        """Fetch the state that another worker offers to the newcomers of a generation. Blocks. Logs long waits.
 
-        Wait for up to `wait_s` until it begins to arrive, and for more of it.
+        Waits for up to `wait_s` for the first bytes, and between bytes. The peers get reports of the progress, so that
+        their deadlines do not pass, and in the end STATE_TAKEN.
 
         Raises:
             HopsumError: nothing came for so long, or the state is longer than `bytes_max`; `end_fetch` was called, or
@@ -87,7 +89,7 @@ class StateExchange:
                     # A rank that is gone has no address, and is asked in turn all the same: it may come back.
                     if ask is not None:
                         self._channel.send_all([(fetch.source, ask)])
-                    # Gives the lock back while it waits, so that `hear` can bring the pieces.
+                    # Releases the lock while it waits, so that `on_message` can bring the pieces.
                     self._changed.wait(min(fetch.due, until) - now)
             finally:
                 self._fetch = None
@@ -98,7 +100,11 @@ class StateExchange:
             return fetch.state
 
     def on_message(self, message: PeerMessage) -> None:
-        """Take one message about states; with the lock."""
+        """Process one message about states. The lock is held.
+
+        A request is answered. A piece goes to the `fetch` in progress. A newcomer's report of progress postpones the
+        worker's deadlines.
+        """
         if message.kind in (PeerKind.STATE_PIECE, PeerKind.STATE_NONE):
             if self._fetch is not None:
                 self._fetch.on_message(message, time.monotonic())
@@ -174,11 +180,11 @@ class StateExchange:
 
 
 class TransferMonitor:
-    """Says how far a transfer is, once in TELL_EVERY_S. Not thread-safe.
+    """Logs the progress of a transfer every TELL_EVERY_S. Not thread-safe.
 
     Args:
         who: begins each line.
-        now: seconds that do not go back.
+        now: the begin of the transfer, in monotonic seconds.
     """
 
     def __init__(self, who: str, now: float) -> None:
@@ -188,7 +194,7 @@ class TransferMonitor:
         self._said = False
 
     def check(self, fetch: StateFetch, wait_s: float, now: float) -> bool:
-        """Write a line if it is time. Return whether the peers are to be told of further bytes."""
+        """Log a line if one is due. Return whether a report of further bytes to the peers is due, which then counts."""
         if (passed_s := now - self._line_at) >= TELL_EVERY_S:
             rate = max(fetch.held - self._line_bytes, 0) / passed_s
             left = f"about {(fetch.total - fetch.held) / rate:.0f} s more" if rate else "and stalls"

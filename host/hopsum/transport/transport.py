@@ -95,7 +95,7 @@ class Transport:
 
     @property
     def statistics(self) -> TransportStatistics:
-        """The counts of all shards together. With one shard they are live, else a copy."""
+        """Return the counts of all shards together. With one shard they are live, else a copy."""
         found = [shard.statistics for shard in self.shards]
         if len(found) == 1:
             return found[0]
@@ -273,9 +273,10 @@ class Transport:
         return found
 
     def seal(self) -> Sealed:
-        """Stop this generation. Return the worker's results; those of further shards are in `further_shards`.
+        """Seal this generation: send and accept nothing more. Return the results held, of further shards inside.
 
-        Any thread. Raises TypeError for a worker without peers, which cannot continue in another generation.
+        Ends the current step first. `step` does nothing until `resume`. Any thread. Raises TypeError for a worker
+        without peers, which cannot continue in another generation.
         """
         # First, so that no other step and no submission begins.
         self.is_sealed = True
@@ -285,7 +286,10 @@ class Transport:
             return replace(first, further_shards=tuple(further))
 
     def resume(self, generation: int, continuations: Sequence[ShardContinuation]) -> None:
-        """Continue in another generation, after `seal`, with a continuation for each shard. Any thread."""
+        """Continue in another generation, after `seal`, with a continuation for each shard. Any thread.
+
+        Raises as `Shard.resume`.
+        """
         with self._stepping:
             for shard, given in zip(self.shards, continuations, strict=True):
                 shard.resume(generation, given)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An ordinary UDP socket as a link: many datagrams of one size per system call, plain calls where that does not work.
 
-Towards a switch that takes whole frames from a veth (bmv2) ask for `PLAIN`: all segments of a send (offload.py) would
-reach it as one frame of 22 kB.
+A link to a switch that takes whole frames from a veth (bmv2) needs `PLAIN`: all segments of a send (offload.py) would
+reach the switch as one frame of 22 kB.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class SegmentRun(NamedTuple):
-    """Datagrams one behind the other in a buffer, of `datagram_bytes` each. The last may be shorter."""
+    """Adjacent datagrams in bytes start .. stop - 1 of a buffer, of `datagram_bytes` each. The last may be shorter."""
 
     start: int
     stop: int
@@ -55,19 +55,17 @@ class SegmentRun(NamedTuple):
 
 
 class UdpLink:
-    """A `DatagramLink` over a connected UDP socket: datagrams from elsewhere do not come through.
-
-    Not thread-safe but for `wake`.
+    """A `DatagramLink` over a connected UDP socket: datagrams of other senders are dropped. Only `wake` is thread-safe.
 
     Args:
         local: (IPv4 address, port) to send from. The switch knows the worker by it. Port 0: any.
         switch: (IPv4 address, port) of the service.
-        gso: "auto" moves many datagrams with one system call (UDP_SEGMENT, UDP_GRO) where the kernel can, and goes
-            back to one each when it refuses on the way to this switch; "on" loses them instead; "off" is one each. An
-            `Offload` is taken as it is.
+        gso: "auto": many datagrams in one system call (UDP_SEGMENT, UDP_GRO) if Linux can, and one each once Linux
+            refuses them or they are lost on the path to this switch. "on": never one each; refused ones are lost.
+            "off": one each. An `Offload` is used as it is, and also ends after a refusal.
 
     Raises:
-        OSError: the local address is not this host's, the port is taken, or gso="on" and the kernel has it not.
+        OSError: the local address is not this host's, the port is taken, or gso="on" and Linux lacks UDP_SEGMENT.
         ValueError: gso is none of these.
     """
 
@@ -75,7 +73,7 @@ class UdpLink:
         self.statistics = LinkStatistics()
         wanted = gso if isinstance(gso, Offload) else offload_for(gso)
         self._trial = SegmentTrial() if wanted.segment and gso != "on" else None
-        """None where it is settled whether datagrams are sent together."""
+        """None if it is decided whether datagrams are sent together."""
         self._segment_bytes = 0
         self._socket = udp_socket()
         try:
@@ -91,14 +89,14 @@ class UdpLink:
             self._socket.close()
             raise
         self.offload = Offload(wanted.segment, gro)
-        """The kernel's offloads in use."""
+        """Linux's offloads in use. `judge` and refused sends change `segment`."""
         self.switch = switch
         """The address to which datagrams go: (IPv4 address, port)."""
         self.outage = self._outage_towards(switch)
-        """Failed sends. A loop that works on this socket tells it of sends that work."""
+        """Failed sends. A compiled loop on this socket must call its `note_sent`."""
         # The kernel copies several times slower to an address a few bytes behind a page's start, on AMD Zen 3.
         self.buffer = np.frombuffer(mmap(-1, RECEIVE_BYTES), np.uint8)
-        """The memory that is received into."""
+        """The memory of `receive`."""
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._poll.register(self.waker.fd, select.POLLIN)
@@ -110,19 +108,23 @@ class UdpLink:
         return host, port
 
     def redirect(self, switch: tuple[str, int]) -> None:
-        """Send to another switch from now on, from the same address. Any thread, while nothing is to be sent.
+        """Send to another switch from now on, from the same address. Any thread, while no other thread sends.
 
-        What the former one has sent may still be received. Raises OSError without a way there: all stays as it was.
+        Datagrams of the former switch that have arrived may still be received. Raises OSError without a route: then
+        nothing has changed.
         """
         self._socket.connect(switch)
         self.switch, self.outage = switch, self._outage_towards(switch)
 
     def fileno(self) -> int:
-        """Return the descriptor to wait on."""
+        """Return the descriptor of the socket, for poll."""
         return self._socket.fileno()
 
     def judge(self, results: int, again: int, in_flight: int, now: float) -> None:
-        """Take a worker's counts as `SegmentTrial.look`, and send together or one by one from now on."""
+        """Decide by a worker's counts whether datagrams are sent together from now on, as `SegmentTrial.look`.
+
+        Logs a WARNING when sending together has failed twice. Does nothing with gso "on" or "off", or after a refusal.
+        """
         if self._trial is None:
             return
         was_over = self._trial.is_over
@@ -142,7 +144,10 @@ class UdpLink:
         self.send_rows(np.frombuffer(datagram, np.uint8)[None])
 
     def send_rows(self, rows: NDArray[np.uint8]) -> None:
-        """Send datagrams, uint8[n, bytes] and contiguous, in this order, or lose some of them."""
+        """Send datagrams, uint8[n, bytes] and contiguous, in this order, or lose some of them. Failures are counted.
+
+        If Linux refuses datagrams sent together, they are sent one by one from now on, with a WARNING.
+        """
         count, size = rows.shape
         first = 0
         while first < count:  # a refusal ends the use of UDP_SEGMENT
@@ -164,11 +169,13 @@ class UdpLink:
         ]
 
     def receive_batch(self, buffer: NDArray[np.uint8], most: int | None = None) -> list[SegmentRun]:
-        """Take what has arrived, without waiting, while `buffer` has room for the largest datagram.
+        """Receive the datagrams that have arrived into a buffer, without waiting, and return their runs in order.
+
+        Ends when the buffer has no more room for the largest datagram. Failures are counted.
 
         Args:
-            buffer: uint8[bytes], contiguous; at least 65535 bytes. Runs lie in it one behind the other.
-            most: no more once there are so many datagrams.
+            buffer: uint8[bytes], contiguous; at least 65535 bytes.
+            most: receive no more after so many datagrams; the last system call may exceed them. None: no limit.
         """
         runs: list[SegmentRun] = []
         view, at, last, datagrams = buffer.data, 0, len(buffer) - DATAGRAM_BYTES_MAX, 0
@@ -200,7 +207,10 @@ class UdpLink:
         self.waker.wake()
 
     def note_failure(self, error: OSError) -> None:
-        """Count a receive that failed."""
+        """Count a failed receive: ECONNREFUSED as `unreachable`, other errors as failures of `outage`.
+
+        Raises the error if it is a defect of this program (DEFECTS).
+        """
         if isinstance(error, ConnectionRefusedError):  # the ICMP answer to an earlier datagram
             self.statistics.unreachable += 1
         else:  # another ICMP answer, or an interface that went

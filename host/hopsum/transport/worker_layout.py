@@ -29,9 +29,9 @@ BATCH_CHUNKS: Final = 32
 BATCH_CHUNKS_MAX: Final = 128
 
 STOP_TIME: Final = 1
-"""It is the time of the limit."""
+"""The time limit has passed."""
 STOP_WOKEN: Final = 2
-"""By an eventfd, or by a signal."""
+"""An eventfd or a signal ended the wait."""
 STOP_DONE: Final = 3
 """An all-reduce has all its results, or its codes cannot begin here."""
 STOP_REST: Final = 4
@@ -46,7 +46,7 @@ STOP_STALE: Final = 7
 
 @record
 class ShardPolls(Record):
-    """What a shard waits for."""
+    """The poll entries of one shard: its socket and its eventfd."""
 
     __slots__ = ()
     socket: PollFd
@@ -55,7 +55,7 @@ class ShardPolls(Record):
 
 @record
 class LoopState(Record):
-    """What all shards have in common. Python sets all but `stop` before a call."""
+    """The record of one call of the compiled loop, for all shards. Python sets all fields but `stop` before a call."""
 
     __slots__ = ()
     layout: Int64
@@ -78,12 +78,12 @@ class LoopState(Record):
     batch_chunks: Int64
     """The chunks that are encoded, or decoded, between two looks at the sockets."""
     stop: Int64
-    """Found after a call: one of the STOP_* above."""
+    """Set by a call: one of the STOP_* above."""
 
 
 @record
 class ShardState(Record):
-    """One shard's worker and socket."""
+    """One shard's worker and socket, as the compiled loop sees them. Comments say when a field is set, and by whom."""
 
     __slots__ = ()
     # Set once.
@@ -92,7 +92,7 @@ class ShardState(Record):
     waker: Int64
     """The eventfd that ends a wait."""
     gro: Bool
-    """The kernel says how datagrams were joined (UDP_GRO)."""
+    """The operating system says how datagrams were joined (UDP_GRO)."""
     slots: Int64
     buffer: Address
     """Of the receive buffer."""
@@ -103,7 +103,7 @@ class ShardState(Record):
     fresh: Address
     """Of int64[at least slots, and the datagrams of a receive]: positions opened, and not chosen to be sent yet."""
     pending: Address
-    """Of int64[2 * slots]: positions chosen, and not given to the kernel yet."""
+    """Of int64[2 * slots]: positions chosen, and not sent yet."""
     vectors: Address
     """Of `IoVector[SEGMENTS_MAX]`, for the datagrams of a send."""
     receive: MessageHeader
@@ -133,9 +133,9 @@ class ShardState(Record):
     """Infinite: never."""
     # Set before each call.
     limit_at: Float64
-    """The time at which the call ends. The kernel lowers it to the timers that it sets."""
+    """The time at which the call ends. The compiled loop lowers it to the timers that it sets."""
     gso: Bool
-    """The kernel cuts what is sent together (UDP_SEGMENT)."""
+    """The operating system cuts one send into datagrams (UDP_SEGMENT)."""
     base: Int64
     """The position of slot 0 in round 1."""
     stream_end: Int64
@@ -169,12 +169,12 @@ class ShardState(Record):
     ended: Int64
     """STOP_REST, STOP_RECEIVE or STOP_SEND, if this shard ended the call."""
     errno: Int64
-    """Of the call that failed."""
+    """Of the system call that failed."""
     fresh_count: Int64
     pending_first: Int64
     pending_end: Int64
     is_blocked: Bool
-    """The kernel had no room for more."""
+    """The socket had no room for more."""
     has_work: Bool
     """The buffer has datagrams that were not looked at, or there is something to choose."""
     is_empty: Bool
@@ -192,7 +192,7 @@ class ShardState(Record):
 
 @record
 class ReduceState(Record):
-    """One all-reduce in progress at a shard."""
+    """One all-reduce in progress at a shard: the fields of `AllReduce`, and the addresses of its arrays."""
 
     __slots__ = ()
     first: Int64

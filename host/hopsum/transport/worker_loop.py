@@ -122,7 +122,7 @@ class ShardMemory:
         self._patterns[row] = _result_pattern(own.generation, own.rank, reduce.op)
 
     def copy_out(self, worker: Worker) -> None:
-        """Copy the changes of a call back into the worker. Deliver complete all-reduces."""
+        """Copy the changes of a call back into the worker, and add its counts. Deliver complete all-reduces."""
         state, queue, statistics = self.state, worker.queue, worker.statistics
         rtt, window = queue.rtt, queue.congestion
         worker.state.open_end, queue.in_flight = state.open_end, state.in_flight
@@ -155,13 +155,16 @@ class ShardMemory:
         return self.state.rest < self.state.received
 
     def unsent(self, worker: Worker) -> list[NDArray[np.uint8]]:
-        """Return the datagrams that the compiled loop could not send."""
+        """Return the datagrams that the compiled loop has chosen and could not send, without those with a result."""
         pending = self.pending[self.state.pending_first : self.state.pending_end]
         pending = pending[worker.queue.arrays.open[pending % self.state.slots] == pending]
         return list(segments_of(pending, np.zeros(len(pending), np.bool_), worker.state.active)) if pending.size else []
 
     def count(self) -> None:
-        """Add the kernel's datagrams, bytes and socket errors to the link's statistics."""
+        """Add the compiled loop's datagrams, bytes and socket errors of the last call to the link's statistics.
+
+        Logs the begin and end of an outage, as the link does.
+        """
         state, counts, outage = self.state, self.link.statistics, self.link.outage
         counts.receives += state.receives
         counts.datagrams_received += state.datagrams_received
@@ -206,7 +209,7 @@ class WorkerLoop:
         loop.batch_chunks = min(at.BATCH_CHUNKS * len(ends), at.BATCH_CHUNKS_MAX)
 
     def can_run_compiled(self, workers: Sequence[Worker], all_sharded: ShardedAllReduces) -> bool:
-        """Say whether the loop can serve the workers now, one of each shard."""
+        """Return whether the loop can serve the workers now, one of each shard: False without work in progress."""
         in_progress = 0
         for number, worker in enumerate(workers):
             if not worker.can_run_compiled:
@@ -368,10 +371,10 @@ class WorkerLoop:
 
 
 def worker_loop(ends: Sequence[tuple[object, int]]) -> WorkerLoop | None:
-    """Return a loop for a worker whose shards have these links and slots.
+    """Return a compiled loop for a worker whose shards have these links and slots, or None.
 
-    None: another link than UDP, no machine code here, or not yet. Then a child process compiles it, see
-    `is_being_compiled`.
+    None: a link that is not UDP, or no machine code on this host, or not yet. In the last case a child process compiles
+    it (`is_being_compiled`).
     """
     sockets = [(link, slots) for link, slots in ends if isinstance(link, UdpLink)]
     kernel = _kernel_at_once() if len(sockets) == len(ends) else None
@@ -383,9 +386,9 @@ _ahead: Final = threading.Lock()
 
 
 def is_being_compiled() -> bool:
-    """Say whether a child process compiles the loop. `worker_loop` returns None meanwhile: ask it again afterwards.
+    """Return whether a child process compiles the loop. `worker_loop` returns None meanwhile: call it again afterwards.
 
-    Where the child fails this stays true, so that no other one is started.
+    If the child fails, this stays true, so that no other child is started.
     """
     return _ahead.locked()
 
@@ -414,9 +417,10 @@ def _kernel_at_once() -> Any | None:
 
 
 def compiled_kernel() -> Any | None:
-    """Return the module `worker_kernel` with its machine code, from numba's cache if it is there.
+    """Return the module `worker_kernel` with its machine code: from numba's cache, or compiled now, which takes long.
 
-    None where there is no machine code: HOPSUM_COMPILED=0, a big-endian machine, or a numba that fails.
+    None, with a WARNING in the log if numba fails: HOPSUM_COMPILED=0, a big-endian machine, or no working numba. Raises
+    NotCompiledError within `only_cached` if the cache lacks the code.
     """
     if not compiled_is_wanted() or sys.byteorder != "little":
         return None
