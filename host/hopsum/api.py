@@ -138,7 +138,8 @@ def allreduce(
             before the future is done.
         comm: a communicator of `hopsum.connect`, or a URL; by default the setting `url` (HOPSUM_URL). A URL is
             connected at its first use in the process, until `disconnect`.
-        async_op: whether to return a future of the result at once.
+        async_op: whether to return a future of the result at once. Inside a group of the communicator, only True: a
+            blocking call would wait for the end of the group.
         op: "mean" of the workers that are in the sum, or "sum": that mean times the number of workers.
         out: memory for the result, of the same type, shape and element type. It may be the tensor itself.
         name: key of this tensor's residual (error feedback), which is added to the next all-reduce of this name on
@@ -152,7 +153,8 @@ def allreduce(
 
     Raises:
         TypeError: no dense floating-point tensor, or an `out` that does not fit.
-        ValueError: another `op`, or an all-reduce of this name is in flight.
+        ValueError: another `op`, an all-reduce of this name is in flight, or its residual is on another device.
+        CodecError: the residual of this name has another number of elements.
         ConfigError, MembershipError: as for `connect`.
         RuntimeError: in a callback of a future of this function, without async_op.
         NonFiniteError: some rank has NaN or infinity, on all ranks. The communicator stays usable. Further errors are
@@ -172,7 +174,10 @@ def allreduce(
 
 
 def disconnect(url: str | None = None) -> None:
-    """Close the communicators that `allreduce` opened for this URL, or all of them. Their error feedback is lost."""
+    """Close the communicator that `allreduce` opened for this URL, by default all of them. Blocks.
+
+    Their error feedback is lost. Nothing happens for a URL that is not open. Communicators of `connect` stay open.
+    """
     with _lock:
         closed = [_opened.pop(each) for each in list(_opened) if url is None or each == url]
     # Outside the lock: `close` waits for the other ranks, whose threads may be of this process.

@@ -35,7 +35,11 @@ _log: Final = logging.getLogger(__name__)
 
 
 def may_come_later() -> bool:
-    """Say whether the program may begin without machine code, and takes it later."""
+    """Return whether the program begins with numpy's kernels while a child process compiles the others.
+
+    False without numba, not on Linux, and with HOPSUM_COMPILED=0 (never compiled) or "wait" (compiled before the first
+    sum).
+    """
     if not compiled_is_wanted() or os.environ.get(COMPILED_VARIABLE) == WAIT or why_not_here():
         return False
     return find_spec("numba") is not None
@@ -56,6 +60,8 @@ _is_working = False
 def compile_ahead(function: str, arguments: dict[str, Any], then: Callable[[], None], what: str) -> None:
     """Let a child process call a function that compiles, and take over the result afterwards. Returns at once.
 
+    One child runs at a time. Further calls wait for it.
+
     Args:
         function: as MODULE:FUNCTION.
         arguments: its keyword arguments, of the types that JSON has.
@@ -73,7 +79,7 @@ def compile_ahead(function: str, arguments: dict[str, Any], then: Callable[[], N
 
 
 def is_compiling() -> bool:
-    """Say whether a child of this program compiles what the program will take over."""
+    """Return whether work of `compile_ahead` is not finished: a child compiles, or work waits for its turn."""
     with _lock:
         return _is_working
 

@@ -248,7 +248,10 @@ class HookSettings:
 
 
 def hook_environment() -> dict[str, Any]:
-    """Return the options of hooks in the environment, by name. Raises ConfigError for a value that does not fit."""
+    """Return the options of hooks that the environment sets, parsed, by name. Options that are not set are left out.
+
+    Raises ConfigError for a value that does not fit.
+    """
     found = {}
     for each in fields(HookSettings):
         variable = _PREFIX + each.name.upper()
@@ -258,7 +261,7 @@ def hook_environment() -> dict[str, Any]:
 
 
 class SettingInfo(NamedTuple):
-    """The description of one setting. See `describe`."""
+    """The description of one setting, in texts. The default is "none" or "empty" where there is no value."""
 
     name: str
     environment: str
@@ -268,7 +271,7 @@ class SettingInfo(NamedTuple):
 
 
 def describe(settings: type[Config | HookSettings] = Config) -> list[SettingInfo]:
-    """Return all settings in the order of `Config`, or of `HookSettings`."""
+    """Return the description of each setting of `Config` or of `HookSettings`, in the order of the fields."""
     told = []
     for each in fields(settings):
         kind: _Kind = each.metadata["kind"]
@@ -290,7 +293,9 @@ def resolve(
     environment: Mapping[str, str] | None = None,
     url: str = "",
 ) -> Config:
-    """Return the settings: keyword arguments before the environment before defaults.
+    """Return the checked settings: keyword arguments before the environment before defaults.
+
+    Options in a codec's name ("thc:bits=2") become `codec_options`. hosts:// has defaults of its own.
 
     Args:
         arguments: by name. None is no value.
@@ -298,7 +303,8 @@ def resolve(
         url: the default of the setting `url`.
 
     Raises:
-        ConfigError: an unknown name (the message has the nearest known one), or a wrong type or range.
+        ConfigError: an unknown name, also of a HOPSUM_ variable (the message has the nearest known one), a wrong type
+            or range, or options in both the codec's name and `codec_options`.
     """
     environment = os.environ if environment is None else environment
     settings: dict[str, Any] = {}

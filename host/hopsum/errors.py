@@ -68,7 +68,7 @@ class GenerationEndedError(HopsumError):
 
 
 def why_unfinished(error: BaseException | None) -> str:
-    """Return the program's fatal error in one line, or an empty string if the program ended without a failure.
+    """Return the program's fatal error in one short line, or an empty string if the program ended without a failure.
 
     No error, `sys.exit()` with nothing or 0, and a generator that is closed are no failures.
     """
@@ -82,7 +82,7 @@ def why_unfinished(error: BaseException | None) -> str:
 
 
 def unhandled() -> BaseException | None:
-    """Return the unhandled exception that ends the program, or that ended a command of an interactive one."""
+    """Return the unhandled exception that ends the program, or that ended a command of an interactive one, or None."""
     # sys.last_exc is of Python 3.12; before, the exception is sys.last_value.
     found: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     return found

@@ -33,10 +33,13 @@ class WaitNotice:
         self._said = ""
 
     def say(self, what: str, left_s: float, setting: str, *, at_once: bool = False) -> None:
-        """Log the cause of the wait, its limit in seconds, and the setting of the limit, if a line is due.
+        """Log a WARNING about the wait if it has lasted AFTER_S and its cause is not that of the last line.
 
         Args:
-            at_once: whether to log before AFTER_S.
+            what: the cause of the wait.
+            left_s: the most seconds that the wait may still last.
+            setting: the name of the setting that limits the wait.
+            at_once: whether to log also before AFTER_S.
         """
         if what == self._said or not (at_once or self._clock() - self._since_s >= AFTER_S):
             return
@@ -45,10 +48,10 @@ class WaitNotice:
 
 
 class WaitMonitor:
-    """One wait. Not thread-safe.
+    """One wait after the other, each logged once if it is long. Not thread-safe.
 
     Args:
-        log: gets a WARNING once the wait has lasted `AFTER_S`, and another one when such a wait ends.
+        log: gets a WARNING from `check` once the wait has lasted `AFTER_S`, and one from `over` when such a wait ends.
         who: begins both lines, for example "rank 3".
         clock: monotonic seconds.
     """
@@ -69,7 +72,7 @@ class WaitMonitor:
         return None if self._said else max(0.0, AFTER_S - self.lasted_s)
 
     def check(self, awaited: Callable[[], str], left_s: float | None = None, sooner: str = "") -> None:
-        """Write the line if it is due and was not written yet.
+        """Log the wait if it has lasted AFTER_S and was not logged yet.
 
         Args:
             awaited: returns the cause of the wait, and the rank or process.
@@ -85,7 +88,11 @@ class WaitMonitor:
         self._log.warning("%s has waited %.0f s for %s; it waits %s", self._who, lasted_s, awaited(), left)
 
     def over(self, outcome: str = "has ended its wait") -> None:
-        """Record the end of the wait. Another one begins now."""
+        """Log the end of the wait if the wait was logged. Another wait begins now.
+
+        Args:
+            outcome: the text between `who` and the seconds.
+        """
         if self._said:
             self._log.warning("%s %s after %.1f s", self._who, outcome, self.lasted_s)
         self._since, self._said = self._clock(), False
