@@ -79,10 +79,12 @@ class Agent(Communicator):
         trace: called with every span of time, in the thread that runs the engine.
 
     Raises:
-        MembershipError: no membership file, a malformed file, or no such rank.
+        MembershipError: no membership file, a malformed file, no such rank, another number of links than shards, or a
+            membership that continues a job without this rank as a newcomer.
         CodecError: the codec is not for this job: another number of workers or lookup table, or an operation that its
             switch lacks.
-        OSError: the socket or the side channel cannot be opened at this rank's address, or the kernel lacks `gso`.
+        OSError: the socket or the side channel cannot be opened at this rank's address, or Linux lacks UDP_SEGMENT with
+            gso="on".
     """
 
     def __init__(
@@ -219,6 +221,8 @@ class Agent(Communicator):
     def enter(self, membership: JobMembership) -> None:
         """Continue in a new generation, after `seal`. Any thread.
 
+        If workers were replaced, incomplete and new all-reduces fail with WorkersReplacedError until `resume`.
+
         Raises:
             MembershipError: the membership has no continuation of the stream, or no side channels. Nothing has changed.
         """
@@ -233,7 +237,8 @@ class Agent(Communicator):
     def close(self) -> None:
         """End the agent and wait for its thread. Unfinished all-reduces fail. Does nothing on a closed agent.
 
-        Does nothing in a forked child, which does not own the socket, the threads and the rank.
+        An agent with peers first serves them for some seconds, until they need no more results. Does nothing in a
+        forked child, which does not own the socket, the threads and the rank.
         """
         if os.getpid() != self._process:
             return

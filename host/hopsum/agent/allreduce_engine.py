@@ -165,7 +165,10 @@ class AllReduceEngine:
         self._note_failure(error)
 
     def drive(self, until: Future[Any] | None) -> None:
-        """Encode, send, receive and decode until a future is done; without one, while a task is in progress."""
+        """Encode, send, receive and decode until a future is done; without one, while a task is in progress.
+
+        Returns earlier when the engine is closed or a signal handler has raised an error.
+        """
         driver, order = self.driver, self._order
         while True:
             if driver.inbox:

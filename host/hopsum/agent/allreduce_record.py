@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all-reduces cost: counts, spans of time and traffic. Nothing here decides anything."""
+"""The cost of all-reduces: counts, spans of time and traffic. Nothing here decides anything."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class AllReduceRecord:
         self.span(task, f"network {phase.op.name if phase else ''}", self.sent_at.pop(task.number))
 
     def leave(self, task: Task) -> None:
-        """Forget a task that is over."""
+        """Forget the wait of a task that has ended."""
         self.sent_at.pop(task.number, None)
 
     def codes(self, phase: CollectivePhase | None) -> None:
@@ -56,10 +56,12 @@ class AllReduceRecord:
             self._counted.codes[phase.op] = self._counted.codes.get(phase.op, 0) + phase.lanes
 
     def end(self, task: Task, *, skipped: bool) -> tuple[SocketTraffic, float]:
-        """Count an all-reduce that ended on all ranks alike, with its error feedback committed.
+        """Count an all-reduce that ended on all ranks alike, and add the squares of its sample unless it is skipped.
+
+        The caller has committed its error feedback.
 
         Returns:
-            The traffic since the all-reduce before, and the seconds of this one.
+            The traffic since the end of the previous all-reduce, and the seconds of this one.
         """
         seconds = time.perf_counter() - task.started_s
         self._counted.count(task.vector.elements, seconds, skipped=skipped)

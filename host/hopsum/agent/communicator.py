@@ -285,6 +285,7 @@ class Communicator(ABC):
         Raises:
             GenerationEndedError, CommunicatorClosedError: as `submit`. Errors of `state` pass through. After an error
                 nothing has changed.
+            RuntimeError: in a callback of a future, at a switch.
         """
         with self._lock:
             self._require_open()

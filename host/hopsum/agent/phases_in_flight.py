@@ -41,12 +41,12 @@ class PhasesInFlight:
     ) -> bool:
         """Append a task's phase to the stream, in parts, each with a handle and results of its own.
 
-        No generation ends between them. Return False, and do nothing, while the generation is sealed. Parts that are
-        in the stream have their events also where a later part is refused. Raises what `Transport.submit` raises.
+        No generation ends between them. Return False, and do nothing, while the generation is sealed. Raises the errors
+        of `Transport.submit`. Then earlier parts stay in the stream and have their events.
 
         Args:
-            coder: makes the payloads that are not there, and reads sums early, see `Transport.submit`.
-            ranges: handles of the phase whose sums the coder begins with, where they are not here yet.
+            coder: makes missing payloads, and reads sums early, see `Transport.submit`.
+            ranges: handles of the phase whose sums the coder needs first. Empty if the coder has them.
         """
         transport, handles = self._transport, list[int]()
         with transport.lock:

@@ -4,12 +4,12 @@
     lane pair   (v, M - v) for each number v of LANES, M = 2^31 - 1
     after MAX   (largest v of all contributors, M - smallest v): equal to the own pair if and only if all have the same
 
-The pairs stand before the ranges or magnitudes (MAX32) with which an all-reduce of every codec begins, so they cost no
-frame of their own but where they fill one up. The first chunk goes as a phase of its own, without any frame more:
-ranks with vectors of different numbers of chunks know it as soon as that chunk is summed, and wait for no other.
+The pairs precede the ranges or magnitudes (MAX32) with which an all-reduce of every codec begins, so they need a
+further frame only if they fill one up. The first chunk is a separate phase, without a further frame: ranks with vectors
+of different numbers of chunks notice that as soon as this chunk is summed, and wait for no other.
 
-The numbers are the elements, the codec, the seed, and a digest of everything: also of options, the step, names of
-tensors, and words. The largest and the smallest are told as they are. Of a digest each rank tells what it has itself.
+The numbers are the elements, the codec, the seed, and a digest of everything: also of options, the step, and names of
+tensors. An error has the largest and the smallest number. For different digests it has this rank's own facts.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Vector(Protocol):
         """
 
     def all_nan(self) -> Any:
-        """Return a vector like this one, all NaN."""
+        """Return a new vector like this one, all NaN."""
 
 
 class HostVector:
