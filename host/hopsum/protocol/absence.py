@@ -28,7 +28,12 @@ PROBES_UNKNOWN: Final = 4
 
 
 class Absence:
-    """A series of failures of one kind: its begin and its count."""
+    """A series of failures of one kind: its begin and its count.
+
+    Args:
+        limit_s: the duration after which the absence has lasted too long.
+        gap_s: the longest time between two failures of one series.
+    """
 
     def __init__(self, limit_s: float, gap_s: float) -> None:
         self._limit_s, self._gap_s = limit_s, gap_s
@@ -45,7 +50,7 @@ class Absence:
     def note(self, now: float, about: int = 0) -> bool:
         """Count one more failure. Return whether the absence has reached its limit (A2).
 
-        Another value of `about` begins another series.
+        A longer gap than `gap_s`, or another value of `about`, begins another series.
         """
         if not self.answers or about != self._about or now - self._last > self._gap_s:
             self.answers, self._first, self._about = 0, now, about

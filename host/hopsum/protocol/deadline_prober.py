@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The prober of a worker: it asks the switch about the oldest position before a deadline, and words the answer.
+"""The prober of a worker: it asks the switch about the oldest position before a deadline, and explains the answer.
 
 P1 to P4 of docs/protocol.md. PROBEs are sent from some time before the deadline of the oldest all-reduce on, as long as
 no STATE about its oldest position is here. The caller may have one sent at any time.

@@ -65,7 +65,7 @@ class JoinPoint:
         self._state.events.append(AllReduceFailed(handle, self._error()))
 
     def newcomers(self, generation: int) -> tuple[int, ...]:
-        """Return the known newcomers of a generation."""
+        """Return the newcomers of a generation, empty for any other than the last known one with newcomers."""
         return self.ranks if generation == self.generation else ()
 
     def resume_at(self, generation: int, start: int) -> None:
@@ -121,7 +121,10 @@ def require_fitting(resume: Resume, join_point: JoinPoint, state: StreamState) -
 
 
 def carry_over(state: StreamState, decided: DecidedRanges, join_point: JoinPoint, generation: int) -> None:
-    """Restamp all-reduces in progress for a new generation, whose rounds the stream already has. End void ones."""
+    """Restamp all-reduces in progress for a new generation, and discard their undecided results. End void ones.
+
+    The stream already has the rounds of the new generation. Nothing is opened for sending.
+    """
     for reduce in list(state.active):
         # E4: newcomers cannot contribute to these positions, so no sum of them can be complete.
         if join_point.voids(reduce.first, reduce.end, decided):

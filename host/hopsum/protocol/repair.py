@@ -179,7 +179,7 @@ class PeerRepair:
         """Queue a FETCH to the next peer for each late position, the oldest AHEAD at most.
 
         Args:
-            late: transmissions by position. Positions with at most `ask_after` retransmissions are left out.
+            late: transmissions by position. Positions with fewer than `ask_after` retransmissions are left out.
         """
         silent = sorted(position for position, sent in late.items() if sent > self.policy.ask_after)
         for position in silent[:AHEAD]:

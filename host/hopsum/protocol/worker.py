@@ -349,7 +349,11 @@ class Worker:
         self._end_by(self.watch.on_address_gone(ip, now))
 
     def handle_timer(self, now: float) -> None:
-        """Queue due retransmissions, probe before a deadline, and fail after it."""
+        """Queue due retransmissions, PROBEs, and requests to peers. Fail after a deadline.
+
+        Also fails for a switch that has never answered (A4 of absence.py). Failing ends the generation: every
+        all-reduce in progress gets the error as its event.
+        """
         if self._ended is not None:
             return
         active = self.state.active

@@ -42,7 +42,7 @@ class Membership:
 
     @property
     def remote_ranks(self) -> tuple[int, ...]:
-        """Return the ranks at the other leaf switches of the tree."""
+        """Return the ranks at the other leaf switches of the tree, without absent ones. Empty without a tree."""
         return tuple(sorted(set(range(self.workers)) - set(self.local_ranks) - self.absent))
 
     def __post_init__(self) -> None:
@@ -88,7 +88,11 @@ class Timing:
             raise ValueError(f"times must be positive and the backoff at least 1: {self}")
 
     def wait_s(self, sent: int, first_s: float) -> float:
-        """Return the wait after the `sent`-th transmission, from 1. `first_s` is the wait after the first one."""
+        """Return the wait after the `sent`-th transmission, from 1, at most `retransmit_max_s`.
+
+        Args:
+            first_s: the wait after the first one.
+        """
         exponent = min(sent - 1, 64)  # far beyond any maximum, and no float overflows
         return float(min(first_s * self.backoff**exponent, self.retransmit_max_s))
 
@@ -160,7 +164,7 @@ class Places(NamedTuple):
     """The addresses of the three arrays."""
 
     def of_shard(self, number: int, shards: int) -> Places:
-        """Return the places of the chunks that belong to one of several shards."""
+        """Return views of every `shards`-th chunk from `number` on: the places of one shard."""
         if shards == 1:
             return self
         own, (results_at, contributors_at, held_at) = slice(number, None, shards), self.addresses
@@ -169,7 +173,7 @@ class Places(NamedTuple):
 
 
 def places_for(op: int, chunks: int, allocate: Allocate = new_bytes) -> Places:
-    """Return memory for results of an operation. Raises WireError for an unknown operation."""
+    """Return new memory for the results of an operation, with nothing held. Raises WireError for an unknown one."""
     size = down_bytes(op)
     # One array, because numpy's look-up of an address is slow.
     room = allocate((chunks * (size + 9),))
@@ -249,7 +253,7 @@ class IgnoredPackets:
     """Most kinds that are counted separately: an attacker who varies packets must not fill the memory."""
 
     def note(self, what: str) -> None:
-        """Count one packet of a kind."""
+        """Count one packet of a kind, as "other" if `kinds_max` other kinds have been counted."""
         known = what in self.seen or len(self.seen) < self.kinds_max
         self.seen[what if known else "other"] += 1
 

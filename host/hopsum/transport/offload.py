@@ -33,7 +33,7 @@ GSO: Final = ("auto", "on", "off")
 
 
 class Offload(NamedTuple):
-    """The offloads that a socket uses."""
+    """The offloads that a socket uses: UDP_SEGMENT for sends (`segment`), and UDP_GRO for receives (`gro`)."""
 
     segment: bool
     gro: bool
@@ -78,12 +78,12 @@ def probe_offload() -> Offload:
 
 
 def segments_per_send(size: int) -> int:
-    """Return the number of datagrams of `size` bytes that one send with UDP_SEGMENT takes."""
+    """Return the most datagrams of `size` bytes for one send with UDP_SEGMENT, at least 1."""
     return max(1, min(SEGMENTS_MAX, GSO_BYTES_MAX // max(size, 1)))
 
 
 def udp_socket() -> socket.socket:
-    """Return a new UDP socket."""
+    """Return a new UDP socket for IPv4, not bound."""
     return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
 

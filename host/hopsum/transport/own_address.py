@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The address of a worker's socket, which may leave its host: a lease that ends, an interface that goes."""
+"""A check of the address of a worker's socket, which may leave its host: a DHCP lease ends, an interface is removed."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class ScapyMissingError(HopsumError):
 
 
 class PacketView(NamedTuple):
-    """The ways in which a link shows its packets."""
+    """The outputs of a link's packets, which may be combined: a file, a callback, stderr."""
 
     pcap: str | os.PathLike[str] | None = None
     """File for both directions, with times; written anew."""
@@ -58,8 +58,8 @@ class ScapyLink:
 
     Raises:
         ScapyMissingError: scapy is not installed.
-        OSError: not root, no such interface, one that is no Ethernet, a taken port, nobody who answers ARP, or the
-            pcap file cannot be written.
+        OSError: not root, no such interface, one that is no Ethernet, a taken port, no answer to ARP, or the pcap file
+            cannot be written.
     """
 
     def __init__(

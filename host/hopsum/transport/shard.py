@@ -226,7 +226,7 @@ class Shard:
                 self.lock.release()
 
     def send(self, batches: Sequence[NDArray[np.uint8]]) -> None:
-        """Send batches of datagrams, uint8[n, bytes] each, in this order, or lose some. Does not wait."""
+        """Send batches of datagrams, uint8[n, bytes] each, in this order, or lose some of them."""
         for segments in batches:
             if isinstance(self.link, UdpLink):
                 self.link.send_rows(segments)
@@ -350,7 +350,7 @@ class Shard:
             self._states.end_fetch("waits for no state any more: it has failed")
 
     def close(self, *, linger: bool = True) -> None:
-        """Serve peers until all have sent LEAVE, at most `linger_s`. Then close channel and link.
+        """Serve peers until all have sent LEAVE, at most `linger_s`. Then close channel and link. May be called again.
 
         Without `linger` the wait is short, because peers need nothing of an ended generation, but may not know of its
         end yet. The wait is also short for a worker that never sent an UPDATE, because it holds no result.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proof of membership on a connection between two workers, without I/O: who dials and who listens both know the key.
+"""Proof of membership on a connection between two workers, without I/O: dialler and listener both know the key.
 
-HELLO, REPLY, then any number of messages, each with its length before and its MAC after it: the REPLY proves who
-listens, and the first MAC proves who dials. docs/protocol.md, "Side channels", has the bytes. Nothing that was recorded
-on another connection, in another generation, between other ranks or in the other direction is of use, and no message
-can be left out, repeated or moved: the connection ends there.
+HELLO, REPLY, then any number of messages, each with its length before and its MAC after it: the REPLY proves the
+listener, and the first MAC proves the dialler. docs/protocol.md, "Side channels", has the bytes. Bytes recorded on
+another connection, in another generation, between other ranks or in the other direction are useless, and no message can
+be left out, repeated or moved: the connection ends there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,13 @@ class GenerationKey:
             raise ValueError(f"a side channel's key has {KEY_BYTES} bytes, not {len(self.key)}")
 
     def derive(self, use: bytes, hello: bytes, nonce: bytes) -> bytes:
-        """Return `KEY_BYTES` that nobody else can know, for one use on one connection."""
+        """Return `KEY_BYTES` bytes that only members of the generation can compute, for one use on one connection.
+
+        Args:
+            use: a short name of the use.
+            hello: the connection's HELLO.
+            nonce: the random bytes of its REPLY.
+        """
         # `person` separates the uses of the key: no MAC of one use is a MAC of another.
         return blake2b(hello + nonce, key=self.key, person=b"hopsum " + use, digest_size=KEY_BYTES).digest()
 

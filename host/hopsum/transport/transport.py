@@ -215,7 +215,8 @@ class Transport:
     def step(self, wait_s: float) -> list[AllReduceEvent]:
         """Send due datagrams, wait for datagrams, a timer or `wake`, for `wait_s` at most, and return events.
 
-        Does nothing while the generation is sealed.
+        Does nothing while the generation is sealed. The error of a signal handler ends the wait and is stored in
+        `interrupt`.
 
         Raises:
             HopsumError: a side channel has ended. The cause is attached.
@@ -273,7 +274,7 @@ class Transport:
         return found
 
     def seal(self) -> Sealed:
-        """Seal this generation: send and accept nothing more. Return the results held, of further shards inside.
+        """Seal this generation: send and accept nothing more. Return the results held, also of further shards.
 
         Ends the current step first. `step` does nothing until `resume`. Any thread. Raises TypeError for a worker
         without peers, which cannot continue in another generation.

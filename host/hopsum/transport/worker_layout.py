@@ -83,7 +83,7 @@ class LoopState(Record):
 
 @record
 class ShardState(Record):
-    """One shard's worker and socket, as the compiled loop sees them. Comments say when a field is set, and by whom."""
+    """One shard's worker and socket, as the compiled loop sees them. Comments say when each field is set."""
 
     __slots__ = ()
     # Set once.
