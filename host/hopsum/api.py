@@ -141,7 +141,8 @@ def allreduce(
         async_op: whether to return a future of the result at once. Inside a group of the communicator, only True: a
             blocking call would wait for the end of the group.
         op: "mean" of the workers that are in the sum, or "sum": that mean times the number of workers.
-        out: memory for the result, of the same type, shape and element type. It may be the tensor itself.
+        out: memory for the result, which is then returned: of the same type, shape and element type. It may be the
+            tensor itself.
         name: key of this tensor's residual (error feedback), which is added to the next all-reduce of this name on
             this rank, of as many elements. Without a name the residual is lost.
         step: seed of this all-reduce's randomness, the same on all ranks; counted by default.

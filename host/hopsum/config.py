@@ -410,7 +410,10 @@ MAX_TEXT: Final = 200
 
 
 def shared_settings(config: Config) -> dict[str, str]:
-    """Return the settings and versions that all ranks of a job need in common, as ASCII texts by name."""
+    """Return the settings and versions that all ranks of a job need in common, as ASCII texts by name.
+
+    A text of more than MAX_TEXT characters is shortened, with a digest of the whole.
+    """
     options = ", ".join(f"{name}={value!r}" for name, value in sorted(config.codec_options.items()))
     return {
         "codec": _told(f"{config.codec}({options})"),

@@ -100,7 +100,7 @@ class WaitMonitor:
 
 @contextmanager
 def telling(text: str, after_s: float = AFTER_S) -> Iterator[None]:
-    """Log a text at INFO if the block takes longer than `after_s`."""
+    """Log a text at INFO, once, when the block has lasted `after_s`. For a `with` statement."""
     # A timer thread, because the block may keep this thread in machine code for half a minute.
     timer = threading.Timer(after_s, _log.info, (text,))
     timer.daemon = True

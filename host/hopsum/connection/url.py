@@ -50,7 +50,8 @@ def query_of(config: Config, parts: SplitResult, kinds: dict[str, Callable[[str]
     """Return the parsed parameters of a URL's query, by name. Parameters that the URL lacks are left out.
 
     Args:
-        kinds: the allowed parameters, each with the parser of its text, which raises ValueError.
+        kinds: the allowed parameters, each with the parser of its text, which raises ValueError. The parser's name,
+            such as on_or_off, is in the error.
 
     Raises:
         UrlError: an unknown or repeated parameter, a text that its parser refuses, a fragment, or a user name.

@@ -8,10 +8,10 @@
     5  rank 0 makes the job: one shard for each host        slots for the longest way; its token goes to the others
     6  every rank joins the job as any other                hopsum.rpc
 
-Whatever fails on one rank is the same error on all ranks, and ends the children of all.
+A failure on one rank is the same error on all ranks, and ends the children of all.
 
-With `min_workers` the job continues without hosts that are lost (`lost_hosts`). A rank that is started again has step
-1 with what the others told then, and step 6.
+With `min_workers` the job continues without hosts that are lost (`lost_hosts`). A rank that is started again has only
+steps 1, with the values of the others from then, and 6.
 """
 
 from __future__ import annotations

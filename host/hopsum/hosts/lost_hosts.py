@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hosts://?min_workers=N`: the job continues without a host that is lost, and its shard at a switch of another host.
+"""`hosts://?min_workers=N`: the job continues without a lost host, and its shard moves to a switch of another host.
 
-Rank 0, which has the controller, minds the hosts. Each host has switches to spare, so that any N hosts have one for
-every shard. A rank that the controller has given up has taken the switches on its host with it, so their shards move. A
-lost rank that is started again finds the name of the meeting that is over, and what was told there.
+Rank 0, which has the controller, watches the hosts. Each host has spare switches, so that any N hosts have one for
+every shard. When the controller gives up a rank, the switches on its host are lost too, so their shards move. A lost
+rank that is started again finds the name of the past meeting, and its values.
 """
 
 from __future__ import annotations

@@ -126,9 +126,9 @@ def _stop(lease: Lease, kind: Any, error: BaseException | None, trace: Any) -> N
 
 
 def with_codec_of(located: pb.LocateResponse, config: Config, job: str) -> Config:
-    """Give the settings a codec and its options: the job's if it records a codec, else their own or the default.
+    """Return the settings with a codec and its options: the job's if it records a codec, else their own or the default.
 
-    Raises ConfigError when the settings name another codec, or other options.
+    Raises ConfigError if the settings have another codec than the job records, or other options.
     """
     if not located.codec:
         return replace(config, codec=config.codec or DEFAULT_CODEC)

@@ -123,7 +123,7 @@ class Lease:
 
     @property
     def switch_unreachable(self) -> tuple[str, float]:
-        """The reason why the controller cannot reach a switch of the generation, and since when, in seconds.
+        """The reason why the controller cannot reach a switch of the generation, and the seconds since it reports so.
 
         ("", about 0.0) if the controller reaches all switches. The last news stay until the next generation.
         """

@@ -68,7 +68,8 @@ class CollectiveCommunicator(SerialCommunicator):
         kind: "gloo" or "nccl".
         group: of the codec's workers. Nothing else uses it.
         rank: of this process in the group.
-        owned: the group is destroyed with this object, and when an all-reduce fails here, which the other ranks notice.
+        owned: the group is destroyed with this object, and when an all-reduce fails on this rank, which the other ranks
+            notice.
     """
 
     def __init__(
