@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The phases in the stream, by the transport's handles, and what their events mean for an all-reduce.
+"""The phases in the stream, by the transport's handles, and the meaning of their events for an all-reduce.
 
 The first phase of an all-reduce travels in parts, of which the first one carries the signature of the call
 (signature.py). Codes may end before their ranges. An all-reduce gets the end of one whole phase after the other.

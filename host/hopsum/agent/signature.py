@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signatures of all-reduces: what ranks need to have in common, compared by the switch in the first phase.
+"""Signatures of all-reduces: the facts that all ranks need in common, compared by the switch in the first phase.
 
     lane pair   (v, M - v) for each number v of LANES, M = 2^31 - 1
     after MAX   (largest v of all contributors, M - smallest v): equal to the own pair if and only if all have the same

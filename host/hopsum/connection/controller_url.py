@@ -27,7 +27,7 @@ def open_controller_job(config: Config, parts: SplitResult, hooks: Hooks) -> Com
     resolved: list[Config] = []
 
     def make_codec(settings: Config, workers: int) -> Codec:
-        """Make the codec of the settings, which have what the job records."""
+        """Keep the settings, which have the job's codec, and make that codec."""
         resolved.append(settings)
         return codec_for_job(settings, workers)
 

@@ -145,7 +145,7 @@ class LocalGroupLeader(LocalRank):
     # ---- the thread -----------------------------------------------------------------------------------
 
     def _patience_ms(self) -> float | None:
-        """Return for how long the first task may go on waiting for members; None: there is no such task."""
+        """Return the milliseconds for which the first task may still wait for members, None without such a task."""
         first = self._tasks[0] if self._tasks else None
         if not isinstance(first, Task):
             return None
@@ -206,7 +206,7 @@ class LocalGroupLeader(LocalRank):
             )
 
     def _begin(self, task: Task, vectors: list[Floats]) -> None:
-        """Hand the sum of this host to the job. The sum stands in the first member's segment, then the mean."""
+        """Submit the sum of this host to the job. The sum, later the mean, is in the first member's segment."""
         # The first member's segment holds the sum, so that neither a buffer is allocated nor the program's x changed.
         total, out = (vectors[0], vectors[0]) if vectors else (task.x, task.out)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -250,7 +250,7 @@ class LocalGroupLeader(LocalRank):
             task.future.set_result(result)
 
     def _distribute(self, task: Task, vectors: list[Floats], result: AllReduceResult) -> AllReduceResult:
-        """Return the result of this rank, and tell the members. What they have been told of is theirs at once."""
+        """Return the result of this rank, and send the members their messages, after which the segments are theirs."""
         # Written into the segments before the message: the socket orders the two processes' accesses.
         mean = result.mean
         if not result.skipped:
@@ -290,7 +290,7 @@ class LocalGroupLeader(LocalRank):
     # ---- errors ---------------------------------------------------------------------------------------
 
     def _fail_task(self, task: Task, error: HopsumError) -> None:
-        """Let all ranks of the host have an error of the job, which is over unless all of its workers have that one."""
+        """Give an error of the job to all ranks of the host. End the group unless all workers of the job have it."""
         told = {**told_error(error), "text": self._group.in_words(error)}
         is_over = isinstance(error, MismatchError) or not isinstance(error, CollectiveError | WorkersReplacedError)
         for member in self._members.values():

@@ -28,7 +28,7 @@ from hopsum.serial.serial_communicator import call_in_words
 
 @dataclass(slots=True)
 class _Call:
-    """A task whose vector the leader has been told of."""
+    """A task whose vector was passed to the leader."""
 
     task: Task
     segment: SharedVector
@@ -68,7 +68,7 @@ class LocalGroupMember(LocalRank):
         self._connection, self._is_newcomer = connection, is_newcomer
         self._pool = SegmentPool()
         self._calls: dict[int, _Call] = {}
-        """Tasks that the leader has been told of and has not answered, by number, in order."""
+        """Tasks that were passed to the leader and have no answer, by number, in order."""
         self._counted.local_ranks = len(group.local)
         self._state: bytes | None = None
         self._why_no_state: HopsumError | None = None
@@ -124,7 +124,7 @@ class LocalGroupMember(LocalRank):
             self._tasks.popleft()
 
     def _patience_ms(self) -> float | None:
-        """Return for how long the leader may go on without beginning the first call; None: there is no such call."""
+        """Return the milliseconds in which the leader must begin the first call, None without such a call."""
         waits = [call.told_s for call in self._calls.values() if not call.begun]
         return 1000 * max(0.0, waits[0] + self._deadline_s - time.monotonic()) if waits else None
 
@@ -217,7 +217,10 @@ class LocalGroupMember(LocalRank):
         task.future.set_result(AllReduceResult(mean, workers, skipped, SocketTraffic(), message["seconds"]))
 
     def _fail(self, call: _Call, error: HopsumError) -> None:
-        """End a call with an error that all ranks of the host have. Its error feedback has what is owed."""
+        """End a call with an error that all ranks of the host have. Restore the feedback after a CollectiveError.
+
+        After other errors the leader's error feedback has the vector.
+        """
         self._pool.give(call.segment)
         if isinstance(error, CollectiveError):
             call.withdraw()
@@ -230,7 +233,7 @@ class LocalGroupMember(LocalRank):
         call.task.future.set_exception(error)
 
     def _leave(self) -> None:
-        """Part from the leader; what was not answered ends, and goes back into the error feedback."""
+        """Close the connection. Unanswered tasks end; after a failure their vectors return to the error feedback."""
         self._connection.close()
         self._is_fetching.set()
         self._is_fetched.set()

@@ -92,7 +92,7 @@ class LocalRank(Communicator):
 
     @abstractmethod
     def _patience_ms(self) -> float | None:
-        """Return for how long the thread may wait for another rank; None: it waits for none."""
+        """Return the milliseconds for which the thread may wait for another rank, None if it waits for none."""
 
     @abstractmethod
     def _on_readable(self, connection: Connection) -> bool:
@@ -100,7 +100,7 @@ class LocalRank(Communicator):
 
     @abstractmethod
     def _begin_all(self) -> None:
-        """Begin the tasks that can begin, in order. Raises what ends the group."""
+        """Begin the tasks that can begin, in order. Its errors end the group."""
 
     @abstractmethod
     def _leave(self) -> None:

@@ -47,7 +47,7 @@ _GLOO_S: Final = 1800.0
 """Seconds for which torch's process groups wait unless a program says otherwise."""
 _log: Final = logging.getLogger(__name__)
 _known: Final[set[tuple[int, str]]] = set()
-"""By rank, the rounds that it was in here, and the failures that it has heard: neither is news to a later call."""
+"""(rank, name) of each round of this process, and of each failure that it has read: a later call ignores these."""
 
 
 class _HeardError(MeetingError):

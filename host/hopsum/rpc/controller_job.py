@@ -119,7 +119,7 @@ def open_job(
 
 
 def _stop(lease: Lease, kind: Any, error: BaseException | None, trace: Any) -> None:
-    """Leave the job. After an error the other workers of its generation hear it at once."""
+    """Leave the job. The reason of an error goes to the other workers of the generation at once."""
     if why := why_unfinished(error):
         lease.abandon(why)
     lease.stop()

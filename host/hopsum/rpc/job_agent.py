@@ -145,7 +145,7 @@ class JobAgent(Agent):
 
     @property
     def _told_unreachable_s(self) -> float:
-        """For how long nothing has come from the switch, and the controller has not reached it either."""
+        """The seconds since the switch's last datagram in which the controller has not reached the switch either."""
         why, told_s = self._lease.switch_unreachable
         return min(told_s, self._engine.progress.stalled_s) if why else 0.0
 

@@ -72,7 +72,7 @@ class Lease:
         self._generation = 0
         self._statistics: Statistics = dict
         self._told: tuple[Told, Told] | None = None
-        """Callbacks: the generation is over, the place is lost. One of them is called, once."""
+        """`on_over` and `on_lost` of `enter`. One of them is called, once."""
         self._on_without: Without | None = None
         self._refused = ""
         """The reason why this worker has no place any more, empty while it has one."""
@@ -202,7 +202,7 @@ class Lease:
             wait_s = self._leave_unfinished() if self._unfinished else self._heartbeat()
 
     def _leave_unfinished(self) -> float:
-        """Leave as unfinished, once. Return how long to wait before the next try."""
+        """Leave as unfinished, once. Return the seconds until the next try."""
         try:
             self._member.leave(_LEAVE_S, unfinished=self._unfinished)
         except ControllerError as error:
@@ -283,7 +283,7 @@ class Lease:
             self._attending.join()
 
     def _heartbeat(self) -> float:
-        """Send one heartbeat. Return how long to wait for the next one."""
+        """Send one heartbeat. Return the seconds until the next one."""
         with self._lock:
             generation, statistics, on_without = self._generation, self._statistics, self._on_without
         # A call may last one interval at most, else the next heartbeat would come too late for the lease.

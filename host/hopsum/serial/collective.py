@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`collective://gloo` and `collective://nccl`: torch.distributed adds what a switch would.
+"""`collective://gloo` and `collective://nccl`: torch.distributed adds in place of a switch.
 
 The route without a switch. A phase of codes takes two shots, in which the ranks share the switch's work:
 
@@ -160,7 +160,7 @@ class CollectiveCommunicator(SerialCommunicator):
 
 
 def _gather(group: dist.ProcessGroup | None, own: bytes, size: int) -> list[bytes]:
-    """Return what all ranks have handed over, cut or filled up to `size` bytes, by rank."""
+    """All-gather the bytes of all ranks, cut or filled up to `size` bytes. Return them by rank."""
     on_gpu = dist.get_backend(group) == "nccl"
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
     mine = torch.frombuffer(bytearray(own[:size].ljust(size)), dtype=torch.uint8).to(device)

@@ -168,7 +168,7 @@ def _join(name: str, rank: int, workers: int, settings: Mapping[str, str]) -> In
 
 
 def _part(group: InProcessGroup, rank: int) -> None:
-    """Take a rank out. An empty group is forgotten, unless late ranks are to be told why."""
+    """Remove a rank from a group. An empty group is forgotten, unless late ranks still need its error."""
     with _groups_lock:
         group.ranks.discard(rank)
         if not group.ranks and not group.refused and _groups.get(group.name) is group:

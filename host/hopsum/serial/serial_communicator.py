@@ -176,7 +176,7 @@ class SerialCommunicator(Communicator):
         )
 
     def _fail(self, error: BaseException) -> BaseException:
-        """Part from the others over an error, unless that was done. Return what the future has."""
+        """Leave the other ranks because of an error, unless that was done. Return the error for the future."""
         with self._lock:
             # `close` interrupts the sum in progress, which then fails with an error of the other side.
             if self._closed and isinstance(error, AllReduceError):

@@ -174,7 +174,7 @@ class SideChannel:
         self._proved: dict[int, asyncio.StreamWriter] = {}
         """The connections with a proof, by rank."""
         self._news: dict[int, PeerMessage] = {}
-        """The latest news of each shard that no peer has been told."""
+        """The latest news of each shard that were not sent yet."""
         self._has_news = asyncio.Event()
         """Cleared after an interval without news: the next ones have to wake the thread."""
         self._delivers: dict[int, Callable[[PeerMessage], None]] = {}
@@ -451,7 +451,7 @@ class SideChannel:
     # ---- outgoing -------------------------------------------------------------------------------------
 
     async def _speak(self, out: Outgoing) -> None:
-        """Say what is queued for a peer, over one connection after the other."""
+        """Send the queued messages to a peer, over one connection after the other."""
         seal = None
         try:
             while True:
