@@ -7,7 +7,7 @@ network_control, commands           the control plane of a network, and programs
 netns, shaping, star                namespaces and links
 native_process, bmv2_process        switch processes
 local_cluster                       running switches, or a running network, with seats for workers at them
-local_job, seat, worker_pool        jobs at these switches, workers' places and ways, and a process in each seat
+local_job, seat, worker_pool        jobs at these switches, the places of workers, and a process in each place
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _START_S = 60.0
 
 
 def bmv2_unavailable() -> str | None:
-    """Return the reason why bmv2 can not run here with veths, None if it can."""
+    """Return the reason why bmv2 cannot run here with veths, None if it can. Makes a trial namespace."""
     if shutil.which(_PROGRAM) is None:
         return f"{_PROGRAM} is not on PATH"
     if shutil.which("ip") is None:
@@ -41,7 +41,7 @@ def bmv2_unavailable() -> str | None:
 def bmv2_versions() -> dict[str, str]:
     """Return the version that simple_switch_grpc prints, as {"bmv2": ...}.
 
-    Raises TopologyError when it cannot be run.
+    Raises TopologyError when it cannot be run, or prints no version.
     """
     try:
         done = subprocess.run((_PROGRAM, "--version"), capture_output=True, text=True, timeout=_START_S, check=False)
@@ -55,7 +55,10 @@ def bmv2_versions() -> dict[str, str]:
 
 @cache
 def has_notifications() -> bool:
-    """Check that simple_switch_grpc sends notifications. A build without nanomsg has no option for them."""
+    """Return True if simple_switch_grpc has an option for notifications, or is not installed.
+
+    A build without nanomsg lacks the option. The first answer is kept for later calls.
+    """
     if shutil.which(_PROGRAM) is None:
         # Its start will fail, and say why.
         return True
@@ -69,7 +72,10 @@ class Bmv2Switch(SwitchProcess):
     `interfaces` maps switch ports to interface names in `namespace`, by default in the namespace of the caller.
     `address` is that of the P4Runtime server, a loopback port of the same namespace. The log is in a folder of its own,
     made in `folder`, by default in the folder of temporary files. With `packet_stream` the switch takes frames over
-    gRPC at `frames_address` instead of interfaces, see `bmv2_stream`.
+    gRPC at `frames_address` instead of interfaces, see `bmv2_stream`. Without it `frames_address` is "".
+
+    Construction returns when the servers listen. It raises TopologyError when an interface is missing, or bmv2 ends or
+    does not listen within 60 s.
     """
 
     def __init__(

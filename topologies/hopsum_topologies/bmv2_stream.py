@@ -22,7 +22,10 @@ PacketStreamError = grpc.RpcError
 
 
 class PacketStream:
-    """The frames of a `Bmv2Switch` that was started with `packet_stream`."""
+    """A client that gives frames to a `Bmv2Switch` with `packet_stream` and takes its frames.
+
+    `address` is the `frames_address` of the switch. `device_id` is that of the switch.
+    """
 
     def __init__(self, address: str, device_id: int) -> None:
         self._device_id = device_id
@@ -32,7 +35,10 @@ class PacketStream:
         )
 
     def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
-        """Return (port, frame) for all that the switch sends because of a frame. Raises PacketStreamError."""
+        """Send a frame into a port. Return (port, frame) for every frame that the switch sends because of it.
+
+        The list is empty where the switch drops the frame. Raises PacketStreamError.
+        """
         until = time.monotonic() + _DEADLINE_S
         while True:
             try:

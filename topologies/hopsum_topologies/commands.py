@@ -24,7 +24,10 @@ _READ_BYTES: Final = 1 << 16
 
 
 class HostTask(NamedTuple):
-    """A program for a host. `environment` is the whole environment of the program. Labels are unique."""
+    """A program for a host. `environment` is the whole environment of the program.
+
+    `label` is unique among the programs of a run. It names the program in its events.
+    """
 
     label: str
     host: str
@@ -58,12 +61,12 @@ class LineSplitter:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[str]:
-        """Return the lines that `data` completes."""
+        """Add output. Return the lines that it completes, without line ends. An incomplete last line is kept."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [line.decode(errors="replace") for line in lines]
 
     def finish(self) -> list[str]:
-        """Return the rest, if any."""
+        """Return the incomplete last line as a list of one line, or an empty list. Nothing is kept."""
         rest, self._rest = self._rest, b""
         return [rest.decode(errors="replace")] if rest else []
 
@@ -71,7 +74,9 @@ class LineSplitter:
 def run_in_namespaces(commands: Sequence[HostTask], hosts: Mapping[str, Namespace]) -> Generator[Event, None, None]:
     """Run commands at once, each in its host's namespace, and yield their events until all have ended.
 
-    Closing the iterator ends them, with all that they have started there. They also die with the thread that calls.
+    The commands start at the first `next`. `hosts` has the namespaces by name of the host. At its end, also when it is
+    closed early, the iterator ends the commands, and kills all processes that have come into these namespaces since the
+    start. The commands also die with the thread that calls. Raises TopologyError or OSError when one cannot be started.
     """
     events: SimpleQueue[Event] = SimpleQueue()
     children: list[subprocess.Popen[bytes]] = []

@@ -55,19 +55,22 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return "-".join(self.ends)
 
     def other(self, node: str) -> str:
-        """Return the other end."""
+        """Return the end that is not `node`. `node` must be an end of the link: nothing is checked."""
         return self.ends[1] if node == self.ends[0] else self.ends[0]
 
 
 class JobPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A job: its workers are hosts, whose ranks are their places in this list."""
+    """A job: its name, and its workers as names of hosts. A worker's rank is its place in `workers`, from 0."""
 
     name: str
     workers: tuple[str, ...]
 
 
 class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A valid network: one tree of switches with hosts at its switches. Construction raises DescriptionError."""
+    """A valid network: one tree of switches with hosts at its switches. Construction raises DescriptionError.
+
+    Nodes in arguments are names of hosts and switches of this network. The order of `links` gives the port numbers.
+    """
 
     name: str
     hosts: tuple[str, ...]
@@ -88,7 +91,7 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Return hosts, then switches."""
+        """Return the names of all hosts, then of all switches."""
         return self.hosts + self.switches
 
     def links_of(self, node: str) -> tuple[Link, ...]:
@@ -96,7 +99,7 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(link for link in self.links if node in link.ends)
 
     def port(self, switch: str, link: Link) -> int:
-        """Return the number of the port at which a link meets a switch."""
+        """Return the number, from 1, of the port at which a link meets a switch. Raises ValueError where none does."""
         return self.links_of(switch).index(link) + 1
 
     def interface(self, node: str, link: Link) -> str:
@@ -124,18 +127,21 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.links_of(host)[0].other(host)
 
     def switches_of(self, job: JobPlan) -> tuple[str, ...]:
-        """Return the switches of a job's workers, each once."""
+        """Return the switches to which a job's workers have their links, each once, in the order of ranks."""
         return tuple(dict.fromkeys(map(self.switch_of, job.workers)))
 
     def spine_of(self, job: JobPlan) -> str | None:
-        """Return the switch that links all switches of a job's workers and has no worker, or None."""
+        """Return the switch that is next to all switches of a job's workers and has no worker of the job, or None.
+
+        None too where all workers are at one switch: they need no spine.
+        """
         around = self.switches_of(job)
         near = [{link.other(leaf) for link in self.links_of(leaf)} - {*around, *self.hosts} for leaf in around]
         common = set.intersection(*near)
         return common.pop() if common and len(around) > 1 else None
 
     def link_between(self, node: str, other: str) -> Link:
-        """Return the link that joins two nodes next to each other."""
+        """Return the link that joins two nodes next to each other. Raises StopIteration where no link joins them."""
         return next(link for link in self.links_of(node) if link.other(node) == other)
 
     def _check_nodes(self) -> None:
@@ -210,7 +216,10 @@ UPLINK_BPS: Final = 1e8
 
 
 class NetworkEntry(NamedTuple):
-    """A named network in several sizes: `make` takes the number of workers, a multiple of `step`, and its summary."""
+    """A named network in several sizes: `make(count, summary)` returns the one with this number of workers.
+
+    `workers` is the default number. Every number is a multiple of `step`.
+    """
 
     summary: str
     make: Callable[[int, str], Topology]
@@ -255,7 +264,7 @@ CATALOGUE: Final = {
 
 
 def topology(name: str, workers: int | None = None) -> Topology:
-    """Return a network of the catalogue, with `workers` workers instead of its own number.
+    """Return the network with this name in the catalogue, of `workers` workers. None: its default number.
 
     Raises DescriptionError: no such name, or a number of workers that it cannot have.
     """
@@ -274,13 +283,15 @@ def topology(name: str, workers: int | None = None) -> Topology:
 
 
 def as_document(topology: Topology) -> dict[str, Any]:
-    """Return the JSON form. `from_document` turns it into the same description again."""
+    """Return a description as a dict that `json.dumps` takes. `from_document` turns it into the same description."""
     document: dict[str, Any] = msgspec.to_builtins(topology)
     return document
 
 
 def find_topology(name: str, workers: int | None) -> Topology:
     """Return a network of the catalogue, or the one that a file FILE.json describes.
+
+    `workers` is the number of workers of a network of the catalogue. None: its default number.
 
     Raises DescriptionError: there is none, or `workers` is given for a file, which names its hosts.
     """
@@ -293,7 +304,7 @@ def find_topology(name: str, workers: int | None) -> Topology:
 
 
 def load_topology(path: Path) -> Topology:
-    """Read a JSON file. Raises DescriptionError: it cannot be read, or describes no network."""
+    """Read the description in a JSON file. Raises DescriptionError: it cannot be read, or describes no network."""
     try:
         return from_document(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
@@ -303,7 +314,10 @@ def load_topology(path: Path) -> Topology:
 
 
 def from_document(document: Any) -> Topology:
-    """Read the description of a JSON form. Raises DescriptionError naming the key that is wrong, by its path."""
+    """Return the description that a parsed JSON document has, the inverse of `as_document`.
+
+    Raises DescriptionError. It names the wrong key by its path, or the rule for networks that the document breaks.
+    """
     try:
         return msgspec.convert(document, Topology)
     except msgspec.ValidationError as error:

@@ -65,12 +65,13 @@ _NATIVE_MAC: Final = f"02:00:00:00:01:{NATIVE_PORT:02x}"
 
 
 class InterfaceCounters(NamedTuple):
-    """Frames and their bytes, Ethernet headers included, at switch ports with workers."""
+    """Frames and their bytes, Ethernet headers included, at switch ports with workers. `-` gives the difference."""
 
     packets_up: int
     """Packets that workers sent."""
     bytes_up: int
     packets_down: int
+    """Packets that the switch sent to workers."""
     bytes_down: int
 
     def __sub__(self, earlier: InterfaceCounters) -> InterfaceCounters:
@@ -79,7 +80,7 @@ class InterfaceCounters(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class LocalSwitch:
-    """A switch process with the program."""
+    """A running switch that has the aggregation program, with its P4Runtime connection (`device`)."""
 
     device: Device
     endpoint: SwitchEndpoint
@@ -87,7 +88,7 @@ class LocalSwitch:
     """The IPv4 address and UDP port that workers send to."""
     pid: int
     where: str
-    """A description of it."""
+    """A text for people: the kind of switch, its process and its address or namespace."""
     read_interfaces: Callable[[], InterfaceCounters]
     """A function that reads the counters of its interfaces, not those of the program."""
     _generations: GenerationAllocator
@@ -95,14 +96,17 @@ class LocalSwitch:
 
     @property
     def controller(self) -> SwitchController:
-        """Return the switch's controller. The first call makes it: until then the switch is nobody's."""
+        """Return the switch's controller, always the same one. Unless a network has made it, the first call makes it.
+
+        Making it writes the address of the service into the switch. Raises ControlPlaneError then.
+        """
         if self._controller is None:
             self._controller = SwitchController(self.device, self.endpoint, generations=self._generations)
         return self._controller
 
 
 def links_unavailable() -> str | None:
-    """Return why links between namespaces cannot be made on this machine, or None."""
+    """Return the reason why links between namespaces cannot be made on this machine, None if they can."""
     if os.geteuid() != 0:
         return "network namespaces, veth pairs and token buckets need root: run it with sudo"
     missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
@@ -110,7 +114,7 @@ def links_unavailable() -> str | None:
 
 
 def switches_of(placement: str, workers: int) -> int:
-    """Count the switches of a placement."""
+    """Return the number of switches that a placement has by default: one a worker with hosts, else one."""
     return workers if placement == "hosts" else 1
 
 
@@ -118,11 +122,12 @@ class LocalCluster:
     """Switches on this machine and seats for workers. Jobs end before it. The context manager ends all of it.
 
     Args:
-        workers: 1 or more.
-        placement: see the module. Only with target native.
+        workers: 1 or more. Ignored with a network.
+        placement: see the module. Only with target native, and without a network.
         network: switches, hosts and links in place of workers and placement. The workers of its first job have seats.
-        round_trip_s: the delay between a host and the middle, there and back. Not with loopback.
-        switches: shards of every job. Loopback has one by default, placement hosts one on each host.
+        round_trip_s: the delay between a host and the middle, there and back, in seconds. Ignored with loopback.
+        switches: shards of every job. Loopback has one by default, placement hosts one on each host. Other placements
+            ignore it.
         target: native, the embedded switch; bmv2, each worker in a namespace of its own; or, for a network, mininet.
         extra: more arguments of each embedded switch's command in a placement.
         environment: of each embedded switch in a placement, instead of ours.
@@ -173,7 +178,7 @@ class LocalCluster:
         return self.switches[0]
 
     def read_interfaces(self) -> InterfaceCounters:
-        """Read the counters of all switches' ports with workers."""
+        """Return the counters of the ports with workers since the start, summed over all switches."""
         return InterfaceCounters(*map(sum, zip(*(switch.read_interfaces() for switch in self.switches), strict=True)))
 
     def create_job(
@@ -193,11 +198,12 @@ class LocalCluster:
             sockets: by rank, the (IPv4 address, UDP port) of a worker's sockets, one for each shard.
             tables: of the codec (`hopsum.codec.job_tables`).
             slots: of each shard.
-            quorum: see JobSpec, as for min_quorum, which only placements have.
+            quorum: workers that a sum waits for. None: all.
+            min_quorum: as in `JobSpec`. Ignored in a network.
             sides: side channels, as in `job_membership`.
 
         Raises:
-            ControlPlaneError: a switch refuses it.
+            ControlPlaneError: a switch refuses it. The shards at other switches are removed then.
             DescriptionError: no switch of the network is next to all switches with workers.
         """
         if self._control is not None:
@@ -224,6 +230,8 @@ class LocalCluster:
         """Make a job for a codec, with sockets for all of its workers, which `LocalJob.connect` takes.
 
         Args:
+            codec: a codec, or its description for `make_codec`.
+            slots: of each shard.
             quorum: workers that a sum waits for. None: all.
             peers: workers have side channels, and repair lost results from each other. Needed with a quorum.
 
@@ -246,7 +254,7 @@ class LocalCluster:
         return job
 
     def close(self) -> None:
-        """End the switches and remove the links."""
+        """End the switches and remove the links. Close the jobs before. May be repeated."""
         self._stack.close()
 
     def __enter__(self) -> Self:

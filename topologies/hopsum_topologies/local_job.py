@@ -26,10 +26,10 @@ class OpenSockets(NamedTuple):
     links: tuple[UdpLink, ...]
     """By shard."""
     side: socket.socket | None
-    """The listener of its side channel."""
+    """The listener of its side channel. None: a job without side channels."""
 
     def close(self) -> None:
-        """Close all."""
+        """Close all sockets of this worker."""
         for link in self.links:
             link.close()
         if self.side is not None:
@@ -45,11 +45,11 @@ class LocalJob:
     memberships: tuple[JobMembership, ...]
     """By rank, the data that a worker needs. All are the same, except in a tree."""
     where: str
-    """Words for the place where it is summed."""
+    """A text for people: the switches that sum."""
     ending: ExitStack
     """The removal of the job, which `close` runs last."""
     codec: Codec | None = None
-    """Of a job of `open_job`."""
+    """The codec of a job of `open_job`. None for a job of `create_job`."""
     opened: tuple[OpenSockets, ...] = ()
     """By rank, the sockets of `open_job` that no communicator has."""
     _comms: tuple[Agent, ...] = ()
@@ -60,9 +60,10 @@ class LocalJob:
         return self.memberships[0].generation
 
     def connect(self, **options: Any) -> list[Agent]:
-        """Connect all workers of a job of `open_job`, in this process, once. Return their communicators by rank.
+        """Connect all workers of a job of `open_job`, in this process. Return their communicators by rank.
 
-        The communicators are the job's, which closes them. Options are those of `Agent`.
+        The communicators are the job's, which closes them. A second call returns the same ones. Options are those of
+        `Agent`. A job of `create_job` raises AssertionError.
         """
         assert self.codec is not None, "a job of create_job has the sockets of its caller"
         while self.opened:
@@ -72,15 +73,18 @@ class LocalJob:
         return list(self._comms)
 
     def write(self, path: Path, rank: int = 0) -> Path:
-        """Write a rank's membership into a file, for a worker in another process. Raises ControlPlaneError.
+        """Write a rank's membership into a file, for a worker in another process. Return `path`.
 
-        One file serves all ranks, except in a tree.
+        Raises ControlPlaneError. One file serves all ranks, except in a tree.
         """
         write_file(self.memberships[rank], path)
         return path
 
     def counters(self) -> dict[str, int]:
-        """Read what the programs of all parts did with the job's packets, by event. Raises ControlPlaneError."""
+        """Return the packets of the job that the switches have counted, by event, summed over all parts.
+
+        Events are those of `SwitchController.job_counters`. Raises ControlPlaneError.
+        """
         total = Counter[str]()
         for controller, part in self.parts.items():
             total.update(controller.job_counters(part))

@@ -39,7 +39,7 @@ _TAIL_BYTES: Final = 2000
 
 
 def mininet_unavailable() -> str | None:
-    """Return the reason why Mininet with bmv2 can not run here, None if it can."""
+    """Return the reason why Mininet with bmv2 cannot run here, None if it can. Makes a trial namespace."""
     for program in ("mnexec", "unshare"):
         if shutil.which(program) is None:
             return f"{program} is not on PATH"
@@ -55,8 +55,9 @@ def mininet_unavailable() -> str | None:
 
 
 class MininetNetwork:
-    """A Mininet whose switches are bmv2. Its files are written to `folder`.
+    """A Mininet whose switches are bmv2: a `RunningNetwork`. Its files are written to `folder`.
 
+    The links have rates and delays. `NetworkControl` makes their losses. The context manager takes the network down.
     Raises TopologyError without root, Mininet, bmv2 or netem for a delay, and for a rate above Mininet's largest rate.
     Nothing is left then.
     """
@@ -103,7 +104,8 @@ class MininetNetwork:
     def prompt(self) -> None:
         """Run Mininet's prompt on our terminal. Return when the user leaves it.
 
-        Call it in the main thread. Ctrl-C ends the command at the prompt, not the network.
+        Call it in the main thread. Ctrl-C ends the command at the prompt, not the network. Raises TopologyError when
+        Mininet has ended.
         """
         script = _only_child(self._script.pid)
         # The terminal sends Ctrl-C to this process group, in which the script is not.
@@ -161,9 +163,14 @@ class MininetNetwork:
 
 
 def bring_up(topology: Topology, target: str, folder: Path, home: Namespace | None = None) -> RunningNetwork:
-    """Return a running network: `native` or `bmv2` in namespaces, or `mininet`. Raises TopologyError: it cannot be.
+    """Start a network and return it. Its context manager takes it down.
 
-    `home` is for switches in namespaces, by default one is made.
+    Args:
+        target: "native" or "bmv2", in namespaces, or "mininet".
+        folder: gets the files of the network, logs for example.
+        home: the namespace of the switches. None: one is made. Ignored with target mininet.
+
+    Raises TopologyError when it cannot run here. Nothing is left then.
     """
     if target == "mininet":
         return MininetNetwork(topology, folder)
@@ -207,7 +214,10 @@ def _ancestors(pid: int) -> list[int]:
 
 
 def plan_of(topology: Topology, folder: Path) -> dict[str, Any]:
-    """Return the script's input: the description with all addresses, ports and interfaces."""
+    """Return the input of `mininet_script`: the description with all addresses, ports and interfaces, for JSON.
+
+    `folder` is the folder in which switches write their logs.
+    """
     return {
         "hosts": [{"name": host, "ip": topology.ip(host), "mac": topology.mac(host)} for host in topology.hosts],
         "switches": [

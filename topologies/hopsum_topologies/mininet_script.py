@@ -47,7 +47,10 @@ class SimpleSwitchGrpc(Switch):  # type: ignore[misc]  # Mininet has no types
         self.address = ""
 
     def start(self, controllers: Any) -> None:
-        """Start the process, without a program."""
+        """Start the process, without a program, and wait until it listens. `controllers` is ignored.
+
+        Raises SystemExit when the process ends, or does not listen in time.
+        """
         grpc, thrift = free_ports()
         self.address = f"127.0.0.1:{grpc}"
         command = ["simple_switch_grpc", "--no-p4", "--device-id", str(self.plan["device_id"])]
@@ -62,7 +65,7 @@ class SimpleSwitchGrpc(Switch):  # type: ignore[misc]  # Mininet has no types
         wait_for_server(self.child, ("127.0.0.1", grpc), self.name)
 
     def stop(self, deleteIntfs: bool = True) -> None:
-        """End the process."""
+        """End the process. Remove the interfaces of the switch unless `deleteIntfs` is False."""
         if self.child is not None:
             end(self.child)
         super().stop(deleteIntfs)
@@ -134,7 +137,10 @@ def build(plan: dict[str, Any]) -> Any:
 
 
 def prompt(net: Any, terminal: list[int]) -> None:
-    """Run Mininet's prompt on the terminal, until `exit` or the end of its input."""
+    """Run Mininet's prompt on the terminal, until `exit` or the end of its input. Then write {"prompt_ended": true}.
+
+    `terminal` has the descriptors for stdin, stdout and stderr.
+    """
     # The script's own stdin and stdout carry the JSON lines, and come back after the prompt.
     kept = [os.dup(number) for number in range(3)]
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -155,12 +161,12 @@ def prompt(net: Any, terminal: list[int]) -> None:
 
 
 def tell(event: dict[str, Any]) -> None:
-    """Write one event."""
+    """Write one event on stdout as a line of JSON."""
     print(json.dumps(event), flush=True)
 
 
 def stop(number: int, frame: Any) -> None:
-    """Exit through the code that takes the network down."""
+    """Handle a signal: raise SystemExit with 128 and the signal's number, so that the network is taken down."""
     raise SystemExit(128 + number)
 
 

@@ -28,6 +28,9 @@ class NativeSwitch(SwitchProcess):
     the caller. `grpc` is the address of the P4Runtime server. The default is any loopback port of the same namespace.
     `grpc="unix"` makes a socket in a folder of its own, which every namespace reaches. `address` is the address in use.
     The folder of the socket also has the log. It is made in `folder`, by default in the folder of temporary files.
+    `extra` are more arguments of the switch's command. `environment` is used in place of ours.
+
+    Construction returns when the switch is ready. It raises TopologyError when the switch ends before, or takes 300 s.
     """
 
     def __init__(

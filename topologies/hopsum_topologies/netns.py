@@ -57,7 +57,10 @@ class VethPair(NamedTuple):
 
 
 def enter_namespace(name: str) -> None:
-    """Move the calling thread into a named network namespace. Raises TopologyError when there is none."""
+    """Move the calling thread into a named network namespace, where it stays.
+
+    Raises TopologyError when there is no such namespace, or without root.
+    """
     try:
         descriptor = os.open(_NAMESPACES / name, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -86,7 +89,10 @@ def _ip(*arguments: str) -> str:
 
 
 def remove_stale_namespaces() -> list[str]:
-    """Remove the namespaces whose owner is dead, and end the processes in them. Return their names."""
+    """Remove the namespaces whose owner is dead, and kill the processes in them. Return the namespaces' names.
+
+    Raises TopologyError when one cannot be removed.
+    """
     stale = []
     for path in sorted(_NAMESPACES.glob("hopsum-*")) if _NAMESPACES.is_dir() else []:
         match = _NAME.fullmatch(path.name)
@@ -112,7 +118,7 @@ def processes_in(name: str) -> set[int]:
 
 
 def end_processes_in(name: str, but: Collection[int] = ()) -> None:
-    """End the processes in a namespace at once, also children of programs that no other code knows.
+    """Send SIGKILL to all processes in a namespace but this process and those in `but`, and do not wait for their end.
 
     Raises TopologyError when there is no such namespace.
     """
@@ -163,16 +169,20 @@ def clean_up_after(owner_pid: int) -> None:
 
 
 def switch_offloads_off(interface: str) -> None:
-    """Switch checksum, segmentation and GRO offloads of an interface here off. Raises TopologyError."""
+    """Switch off all checksum, segmentation and GRO offloads of an interface of this thread's namespace.
+
+    Raises TopologyError.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
         for command in _ETHTOOL_OFFLOADS:
             _ethtool_clear(handle, interface, command)
 
 
 def add_neighbour(interface: str, ip: str, mac: str) -> None:
-    """Set the MAC address of an IPv4 address at an interface here, permanently. Raises TopologyError.
+    """Set the MAC address of an IPv4 address at an interface of this thread's namespace. Raises TopologyError.
 
-    The kernel never asks for the address then. A lost ARP packet would delay a sum by the second until it asks again.
+    The entry is permanent, so the kernel never asks for the address. A lost ARP packet would delay a sum by the second
+    until it asks again.
     """
     _ip("neigh", "add", ip, "dev", interface, "lladdr", mac, "nud", "permanent")
 
@@ -181,11 +191,15 @@ class Namespace:
     """A network namespace with loopback up. The context manager always removes it.
 
     Raises TopologyError on construction without root or the `ip` command. Programs started inside must have
-    ended before `close`: the kernel keeps a namespace alive as long as a process is in it.
+    ended before `close`: the kernel keeps a namespace alive as long as a process is in it. Another process, started at
+    the first construction, removes all namespaces of this process when this process is killed.
     """
 
     def __init__(self, of_process: int | None = None) -> None:
-        """Make one, or give the one that a process is in a name."""
+        """Make a namespace, or give a name to the one of process `of_process`. Remove stale namespaces first.
+
+        The namespace of another process is left as it is: loopback and IPv6 are not changed.
+        """
         remove_stale_namespaces()
         # Before the namespace is made: an owner that is killed in between must have a cleanup process already.
         _start_cleanup_process()
@@ -236,7 +250,10 @@ class Namespace:
         mtu_bytes: int = 9000,
         offloads: bool = False,
     ) -> VethPair:
-        """Make a veth pair, `left` here and `right` in `peer` (default: here), up, with offloads only if asked for."""
+        """Make a veth pair, `left` here and `right` in `peer` (default: here), up, with offloads only if asked for.
+
+        Returns when both ends carry frames. Raises TopologyError.
+        """
         for name in (left, right):
             if len(name) > _INTERFACE_NAME_BYTES:
                 raise TopologyError(f"interface name {name} is longer than {_INTERFACE_NAME_BYTES} bytes")
@@ -254,7 +271,7 @@ class Namespace:
     def wait_until_carrying(self, interface: str) -> None:
         """Wait until an interface that is up sends frames: the kernel activates its queue a moment later.
 
-        Before that, frames are lost without an error. Raises TopologyError after _CARRY_S: an end is down.
+        Before that, frames are lost without an error. Raises TopologyError after 20 s: an end is down.
         """
         give_up = time.monotonic() + _CARRY_S
         while " qdisc noop " in self.ip("link", "show", "dev", interface):
@@ -263,19 +280,22 @@ class Namespace:
             time.sleep(_POLL_S)
 
     def switch_offloads_off(self, interface: str) -> None:
-        """Switch checksum, segmentation and GRO offloads of an interface off."""
+        """Switch off all checksum, segmentation and GRO offloads of an interface. Raises TopologyError."""
         with self.inside():
             switch_offloads_off(interface)
 
     def settle(self, interface: str, mac: str, ip: str, neighbour: tuple[str, str]) -> None:
-        """Give an interface its MAC and IPv4 address in a /24, and tell it those of its switch, (IPv4, MAC)."""
+        """Set the MAC address and an IPv4 address in a /24 of an interface, and a permanent neighbour (IPv4, MAC).
+
+        Raises TopologyError.
+        """
         self.ip("link", "set", "dev", interface, "address", mac)
         self.ip("addr", "add", f"{ip}/24", "dev", interface)
         with self.inside():
             add_neighbour(interface, *neighbour)
 
     def close(self) -> None:
-        """Remove the namespace and every interface in it."""
+        """Remove the namespace and every interface in it. May be repeated. Raises TopologyError."""
         if self.name in _owned:
             _owned.discard(self.name)
             _ip("netns", "delete", self.name)

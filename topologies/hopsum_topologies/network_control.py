@@ -40,7 +40,9 @@ Places = Mapping[int, tuple[str, int]]
 class NetworkControl:
     """A controller for every switch of a network, with forwarding between all nodes. The context manager disconnects.
 
-    Call it in the network's home (see `RunningNetwork.home`). Raises ControlPlaneError when a switch fails.
+    Construction connects to every switch, loads the program where the switch lacks it, and writes the entries for
+    forwarding, broadcasts and the losses of links. Construct and use it in the network's home (see
+    `RunningNetwork.home`). Raises ControlPlaneError when a switch fails.
     """
 
     def __init__(self, network: RunningNetwork) -> None:
@@ -68,12 +70,17 @@ class NetworkControl:
         """Create a job at the one switch of its workers, else at `flat`, else as a tree below a spine.
 
         Args:
+            plan: the name of the job and its hosts.
+            slots: at each switch.
             tables: of the codec (`hopsum.codec.job_tables`).
-            quorum: of a job at one switch. A tree waits for all workers.
-            places: sockets by rank, (IPv4 address, UDP port), where they are others than WORKER_UDP_PORT says.
+            flat: the one switch that sums for workers of several switches. None: a tree.
+            quorum: workers that a sum waits for, of a job at one switch. None: all. A tree waits for all workers.
+            places: sockets of all ranks, (IPv4 address, UDP port). None: each host's address, and a port by
+                WORKER_UDP_PORT.
             sides: side channels, as in `job_membership`.
 
-        Returns None where there is no such switch. Raises ControlPlaneError: it cannot be, or a switch fails.
+        Returns None where a tree is needed and no switch is its spine. Raises ControlPlaneError: it cannot be, or a
+        switch fails.
         """
         around, spine = self.topology.switches_of(plan), self.topology.spine_of(plan)
         with ExitStack() as undo:
@@ -98,7 +105,7 @@ class NetworkControl:
             return LocalJob(parts, memberships, f"at {', '.join(around)}, then at {spine}", undo.pop_all())
 
     def lost(self) -> int:
-        """Read how many frames all loss simulators have dropped. Raises ControlPlaneError."""
+        """Return the number of frames that the loss simulators of all switches dropped. Raises ControlPlaneError."""
         counters = (controller.loss_counters().values() for controller in self.controllers.values())
         return sum(each.ingress + each.egress for ports in counters for each in ports)
 
@@ -165,7 +172,8 @@ def stations(topology: Topology, switch: str) -> dict[str, int]:
 def losses(topology: Topology, switch: str) -> dict[int, tuple[float, float]]:
     """Map ports to the shares of frames that `switch` drops for its links: of frames in, and of frames out.
 
-    A direction is simulated once: by the switch that receives, and towards a host by the switch that sends.
+    Ports of links without loss are absent. A direction is simulated once: by the switch that receives, and towards a
+    host by the switch that sends.
     """
     found = {}
     for link in topology.links_of(switch):

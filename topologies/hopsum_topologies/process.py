@@ -23,7 +23,10 @@ _LOG_TAIL_BYTES = 2000
 def launched(
     command: Sequence[str], namespace: str | None, environment: Mapping[str, str] | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    """Return arguments and environment of a child that dies with the calling thread, in a namespace or where we are."""
+    """Return arguments and environment for `Popen`: a child that dies with the calling thread, in a namespace or here.
+
+    `environment` None: ours. The returned one has our packages first in PYTHONPATH.
+    """
     launcher = [sys.executable, "-m", "hopsum_topologies.child_launcher", str(os.getpid()), namespace or "-"]
     variables = dict(os.environ if environment is None else environment)
     paths = [str(_PACKAGE_ROOT), *filter(None, [variables.get("PYTHONPATH")])]
@@ -33,7 +36,7 @@ def launched(
 
 
 class ManagedProcess:
-    """A program in a process group of its own.
+    """A program in a process group of its own. Construction starts the program.
 
     Its stdout and stderr go to `log`. The process gets SIGKILL when the thread that started it ends, so that thread
     must live as long as the process.
@@ -76,9 +79,10 @@ class ManagedProcess:
         return self.log.read_text(errors="replace")
 
     def wait_for(self, condition: Callable[[], bool], what: str, deadline_s: float) -> None:
-        """Wait until `condition` holds.
+        """Wait until `condition` returns True. It is called every 20 ms.
 
-        Raises TopologyError, the process stopped, when the process ends, or after `deadline_s`.
+        Raises TopologyError when the process ends before, or after `deadline_s` seconds, when it stops the process. The
+        message names `what` and has the end of the log.
         """
         give_up = time.monotonic() + deadline_s
         while True:
@@ -95,7 +99,10 @@ class ManagedProcess:
             time.sleep(_POLL_S)
 
     def stop(self) -> int:
-        """End the process with SIGTERM, after five seconds with SIGKILL. Return its exit status. May be repeated."""
+        """End the process with SIGTERM, after five seconds with SIGKILL. May be repeated.
+
+        Returns its exit status, which is below 0 (minus the number) where a signal ended it.
+        """
         # By the process id of this child only: names of processes are not unique on a shared machine.
         if self.running():
             self._child.terminate()
@@ -111,14 +118,14 @@ class ManagedProcess:
 
 
 class SwitchProcess:
-    """The end of a switch's process. The context manager stops it. Subclasses start it, and set both fields."""
+    """The base class of a switch's process. The context manager stops it. Subclasses start it, and set both fields."""
 
     process: ManagedProcess
     _folder: TemporaryDirectory[str]
     """The folder of its log and its socket."""
 
     def stop(self) -> None:
-        """Stop the switch. Harmless when it has ended."""
+        """Stop the switch, and remove its folder with the log. May be repeated."""
         self.process.stop()
         self._folder.cleanup()
 

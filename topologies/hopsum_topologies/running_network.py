@@ -34,7 +34,7 @@ class LinkTraffic(NamedTuple):
     bytes_back: int
 
     def since(self, earlier: LinkTraffic) -> LinkTraffic:
-        """Return the difference."""
+        """Return the traffic after `earlier`: these counts minus those."""
         return LinkTraffic(*(now - then for now, then in zip(self, earlier, strict=True)))
 
     def sent_from(self, node: str, link: Link) -> int:
@@ -55,6 +55,7 @@ class RunningNetwork(Protocol):
     pids: Mapping[str, int]
     """Processes by switch. In Mininet, Mininet's."""
     hosts: Mapping[str, Namespace]
+    """Namespaces by host."""
 
     def __enter__(self) -> RunningNetwork: ...
 
@@ -62,7 +63,7 @@ class RunningNetwork(Protocol):
 
 
 def traffic(network: RunningNetwork) -> dict[Link, LinkTraffic]:
-    """Read the traffic of every link from the interfaces in the home. Raises TopologyError."""
+    """Return the traffic of every link since the start, from the interfaces in the home. Raises TopologyError."""
     shown = json.loads(network.home.ip("-s", "-j", "link", "show"))
     counts = {each["ifname"]: each["stats64"] for each in shown}
     found = {}
@@ -76,12 +77,15 @@ def traffic(network: RunningNetwork) -> dict[Link, LinkTraffic]:
 
 
 def carried(network: RunningNetwork, before: Mapping[Link, LinkTraffic]) -> dict[Link, LinkTraffic]:
-    """Return the traffic of every link since `traffic` was `before`. Raises TopologyError."""
+    """Return the traffic of every link since `before`, an earlier result of `traffic`. Raises TopologyError."""
     return {link: now.since(before[link]) for link, now in traffic(network).items()}
 
 
 def require_reach(network: RunningNetwork, deadline_s: float) -> None:
-    """Let every host ask every other host and every switch until all have answered. Raises TopologyError otherwise."""
+    """Ping every other host and every switch from every host until all have answered.
+
+    Raises TopologyError when one has not answered after `deadline_s` seconds.
+    """
     module = (sys.executable, "-m", "hopsum_topologies.reachability", f"{deadline_s:g}")
     topology, (_, environment) = network.topology, launched((), None)
     commands = [
@@ -95,15 +99,17 @@ def require_reach(network: RunningNetwork, deadline_s: float) -> None:
 
 
 def interfaces_of(topology: Topology, switch: str) -> dict[int, str]:
-    """Return interface names by port."""
+    """Return the names of a switch's interfaces by port number."""
     return {topology.port(switch, link): topology.interface(switch, link) for link in topology.links_of(switch)}
 
 
 class NamespaceNetwork:
-    """Namespaces, veth pairs and one process a switch: the embedded switch (`native`) or bmv2.
+    """A `RunningNetwork` of namespaces, veth pairs and one process a switch: the embedded switch (`native`) or bmv2.
 
-    `folder` gets the files. `home` is the caller's namespace for the switches, by default one is made. Raises
-    TopologyError without root, bmv2 or netem for a delay. Nothing is left then.
+    `driver` is "native" or "bmv2". `folder` gets the files. `home` is the caller's namespace for the switches, by
+    default one is made. The links have rates and delays. `NetworkControl` makes their losses. The context manager ends
+    the switches and removes the namespaces that it made. Raises TopologyError without root, bmv2 or netem for a delay.
+    Nothing is left then.
     """
 
     def __init__(self, topology: Topology, driver: str, folder: Path, home: Namespace | None = None) -> None:

@@ -33,14 +33,15 @@ class Seat:
     """The namespace of the data socket only. The process and its other sockets stay in the namespace of its parent."""
 
     def endpoint(self, address: tuple[str, int]) -> WorkerEndpoint:
-        """Return the controller's data of a worker here whose data socket has this address."""
+        """Return the entry of this worker for a `JobSpec`. `address` is the (IPv4, UDP port) of its data socket."""
         return WorkerEndpoint(self.rank, self.port, self.mac, *address)
 
 
 def open_seat_link(seat: Seat, kind: LinkKind, view: PacketView | None = None) -> UdpLink | ScapyLink:
-    """Open the worker's link of a kind where it belongs.
+    """Open a worker's link to its switch, a UDP socket or scapy packets, in the seat's namespace, at any free port.
 
     "scapy" takes the interface with the seat's address, or a UDP socket where the seat has no namespace of its own.
+    Only "scapy" uses `view`.
     Raises OSError, TopologyError, or ScapyMissingError when that fails.
     """
     if kind == "udp":
@@ -54,7 +55,7 @@ def open_seat_link(seat: Seat, kind: LinkKind, view: PacketView | None = None) -
 
 
 def open_batch_link(seat: Seat) -> UdpLink:
-    """Open a socket for many datagrams a call, or a plain one where the switch has a veth.
+    """Open a UDP socket that sends many datagrams in one call, or a plain one for a seat with a namespace.
 
     Raises OSError or TopologyError when that fails.
     """
@@ -63,7 +64,10 @@ def open_batch_link(seat: Seat) -> UdpLink:
 
 
 def at_seat(seat: Seat, make: Callable[[], T]) -> T:
-    """Return the result of `make` in the seat's namespace. Errors of `make` are raised here."""
+    """Call `make` in the seat's namespace, in a thread of its own, and return its result. Its errors are raised here.
+
+    Without a namespace `make` runs in this thread. Raises TopologyError when there is no such namespace.
+    """
     if seat.namespace is None:
         return make()
     namespace, made, failed = seat.namespace, list[T](), list[BaseException]()

@@ -34,7 +34,7 @@ def tc(namespace: Namespace, *arguments: str) -> str:
 
 
 def netem_unavailable() -> str | None:
-    """Return the reason why this kernel can not delay frames, None if it can. Tries it in a namespace."""
+    """Return the reason why this kernel cannot delay frames, None if it can. Tries it in a namespace."""
     try:
         with Namespace() as trial:
             tc(trial, "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms")
@@ -44,7 +44,7 @@ def netem_unavailable() -> str | None:
 
 
 def require_shapes(topology: Topology) -> None:
-    """Raise TopologyError naming the links whose delay this kernel cannot make."""
+    """Raise TopologyError, with the names of the links that have a delay, unless this kernel can make delays."""
     delayed = [link for link in topology.links if link.delay_s]
     if delayed and (reason := netem_unavailable()) is not None:
         shown = ", ".join(f"{link} (delay_s {link.delay_s:g})" for link in delayed)
@@ -55,7 +55,10 @@ def require_shapes(topology: Topology) -> None:
 
 
 def shape(namespace: Namespace, interface: str, link: Link) -> None:
-    """Give an interface's outgoing frames the link's rate and delay. Raises TopologyError when the kernel refuses."""
+    """Give an interface's outgoing frames the link's rate and delay, not its loss. Call it once for an interface.
+
+    Raises TopologyError when the kernel refuses, as for an interface that has a rate or delay already.
+    """
     parent = ["root"]
     if link.delay_s:
         delay = ("netem", "limit", str(DELAYED_FRAMES), "delay", f"{link.delay_s * 1e6:.0f}us")

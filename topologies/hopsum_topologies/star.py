@@ -26,11 +26,12 @@ class LinkCounts(NamedTuple):
     wire_bytes_up: int
     """Bytes of whole frames that the host sent."""
     wire_bytes_down: int
+    """Bytes of whole frames that were sent to the host."""
     dropped: int
-    """Frames that were dropped at a full queue."""
+    """Frames that were dropped at a full queue, in both directions."""
 
     def since(self, earlier: LinkCounts) -> LinkCounts:
-        """Return the difference."""
+        """Return the counts after `earlier`: these minus those."""
         return LinkCounts(*(now - then for now, then in zip(self, earlier, strict=True)))
 
 
@@ -71,11 +72,14 @@ class Star:
             raise
 
     def host_ip(self, number: int) -> str:
-        """Return the address of a host, from 0."""
+        """Return the IPv4 address of a host. The first host has number 0."""
         return f"10.0.0.{number + 1}"
 
     def shape(self, rate: str | None) -> None:
-        """Give both directions of every link a rate in tc's notation ("200mbit"), or none. Counts start again."""
+        """Give both directions of every link a rate in tc's notation ("200mbit"), or none. Counts start again at 0.
+
+        May be repeated. Raises TopologyError.
+        """
         for namespace, interface in self._ends():
             # bfifo and tbf count bytes alike, so that both kinds of run are counted in the same way.
             queue: tuple[str, ...] = ("bfifo", "limit", str(QUEUE_BYTES))
@@ -84,13 +88,13 @@ class Star:
             tc(namespace, "qdisc", "replace", "dev", interface, "root", *queue)
 
     def rate_bits_per_s(self) -> float | None:
-        """Return the rate that the kernel has understood, None without one."""
+        """Read the rate of the links from the kernel, in bits per second. None without one. Raises TopologyError."""
         namespace, interface = next(iter(self._ends()))
         options = _queue_of(namespace, interface)["options"]
         return float(options["rate"]) * 8 if "rate" in options else None
 
     def counts(self) -> list[LinkCounts]:
-        """Return the traffic of each host's link."""
+        """Return the traffic of each host's link since `shape`, by host. Raises TopologyError."""
         found = []
         for number, host in enumerate(self.hosts):
             up, down = _queue_of(host, _OUTSIDE), _queue_of(self.middle, _inside(number))
@@ -98,7 +102,7 @@ class Star:
         return found
 
     def close(self) -> None:
-        """Remove everything."""
+        """Remove all namespaces with their links, and end the process of the delay."""
         if self.delay is not None:
             self.delay.close()
         for namespace in (*self.hosts, self.middle, *((self._between,) if self._between else ())):

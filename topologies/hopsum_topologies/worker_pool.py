@@ -36,6 +36,10 @@ class WorkerDiedError(Exception):
 class WorkerPool:
     """The worker processes, one for each seat, and their pipes. The context manager ends all of them.
 
+    Construction starts the processes. A worker's rank is the place of its seat.
+
+    seats, plan: any values that can be pickled. Every worker gets its seat, and the same plan.
+    main: a function of a module, since processes are spawned. A worker runs `main(seat, plan, pipe)`.
     gpus: True where the workers see the machine's GPUs.
     """
 
@@ -58,7 +62,9 @@ class WorkerPool:
             self.pipes.append(ours)
 
     def receive(self) -> tuple[int, tuple[Any, ...]]:
-        """Return the next message of any worker, with its rank. "finished" is the last message of a worker.
+        """Wait for the next message of any worker. Return its rank and the message, which begins with its kind.
+
+        "finished" is the last message of a worker.
 
         Raises WorkerDiedError when a worker failed or ended, and after SILENCE_S without a message.
         """
@@ -83,9 +89,10 @@ class WorkerPool:
         return rank, message
 
     def gather(self, kind: str) -> list[tuple[Any, ...]]:
-        """Return one message of this kind from every worker, in the order of ranks.
+        """Wait for one message of this kind from every worker. Return them without the kind, in the order of ranks.
 
-        Later messages of a worker, while others have not sent theirs, are kept for `receive`.
+        Later messages of a worker, while others have not sent theirs, are kept for `receive`. Raises WorkerDiedError as
+        `receive` does, and when a worker sends a message of another kind first.
         """
         found: dict[int, tuple[Any, ...]] = {}
         kept = list[tuple[int, tuple[Any, ...]]]()
@@ -101,12 +108,12 @@ class WorkerPool:
         return [found[rank] for rank in range(len(self.pipes))]
 
     def send(self, message: Any) -> None:
-        """Send every worker the same message."""
+        """Send every worker the same message, any value that can be pickled."""
         for pipe in self.pipes:
             pipe.send(message)
 
     def close(self) -> None:
-        """End all processes. Harmless when that is done."""
+        """End all processes with SIGTERM, and close the pipes. May be repeated."""
         for process, pipe in zip(self.processes, self.pipes, strict=True):
             pipe.close()
             if process.is_alive():
@@ -122,7 +129,10 @@ class WorkerPool:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Let processes that are started meanwhile begin with SIGINT blocked. Here it waits for the end of the block."""
+    """Let processes that are started in the block begin with SIGINT blocked.
+
+    In the calling thread SIGINT waits for the end of the block.
+    """
     # The tracker, which the first process would start, unblocks SIGINT.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

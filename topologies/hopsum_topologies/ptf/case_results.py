@@ -22,20 +22,26 @@ class Result:
 
 
 def append_result(path: Path, result: Result) -> None:
-    """Add one line to a results file."""
+    """Add one result to a results file, as a line of JSON. The file is made where there is none."""
     with path.open("a") as lines:
         lines.write(json.dumps(asdict(result)) + "\n")
 
 
 def read_results(path: Path, cases: Iterable[str]) -> list[Result]:
-    """Return one result for each of `cases`, in their order. A case without a line was not run."""
+    """Return one result for each of `cases`, in their order: the last of its lines, or "not run" without a line.
+
+    A missing file has no lines.
+    """
     lines = path.read_text().splitlines() if path.exists() else []
     seen = {result.case: result for result in (Result(**json.loads(line)) for line in lines)}
     return [seen.get(case, Result(case, "not run", "the run ended before it")) for case in cases]
 
 
 def format_table(columns: Mapping[str, Iterable[Result]]) -> str:
-    """Return the table case x target, then the reasons of everything that is not ok."""
+    """Return a text: a table of outcomes, cases by targets, then all reasons of results, one a line.
+
+    `columns` has the results by target. A case that a target does not have is "-".
+    """
     by_target = {target: {result.case: result for result in results} for target, results in columns.items()}
     cases = list(dict.fromkeys(case for results in by_target.values() for case in results))
     width = max(map(len, ["case", *cases]))
@@ -54,7 +60,7 @@ def format_table(columns: Mapping[str, Iterable[Result]]) -> str:
 
 
 def format_totals(target: str, results: Iterable[Result]) -> str:
-    """Return one line of counts by outcome."""
+    """Return one line: the target, and the number of results of each outcome that occurs."""
     counts: dict[str, int] = {}
     for result in results:
         counts[result.outcome] = counts.get(result.outcome, 0) + 1

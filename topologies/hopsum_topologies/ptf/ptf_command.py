@@ -58,7 +58,10 @@ def list_cases(chosen: Sequence[str], folder: Path) -> list[str]:
 
 @contextmanager
 def log_folder(wanted: Path | None) -> Iterator[Path]:
-    """Make the folder for logs, without results of an earlier run, or one for the block."""
+    """Yield a folder for logs: `wanted`, as an absolute path, or for None a temporary one that the block's end removes.
+
+    A missing folder is made. The results of an earlier run are removed.
+    """
     if wanted is None:
         with OwnedFolder("ptf") as folder:
             yield folder
@@ -78,9 +81,13 @@ def run_cases(
 ) -> tuple[int, list[Result]]:
     """Run cases on a target. Return ptf's exit status and the results.
 
+    The status is 1 too when the cases take more than 20 minutes, and 0 when the target skips all cases. A case gets an
+    error after two minutes. Raises RunnerError when ptf is not installed.
+
     Args:
         cases: names as from `list_cases`.
         logs: a folder, which gets ptf's log, its output and the results.
+        folder: the folder of the tests.
         parameters: test parameters besides target, address, device_id, ports and results, which tests read with ptf's
             testutils.
     """

@@ -35,7 +35,10 @@ class PtfTarget:
 
 @contextmanager
 def native(program: Program, ports: Sequence[int], extra: Sequence[str] = ()) -> Iterator[PtfTarget]:
-    """Run the embedded switch with AF_UNIX ports: no root, no interfaces. `extra` are arguments of its command."""
+    """Run the embedded switch for the block with AF_UNIX ports: no root, no interfaces.
+
+    `extra` are more arguments of its command. Raises TopologyError when the switch does not start.
+    """
     with OwnedFolder("ptf") as folder:
         sockets = {port: folder / str(port) for port in ports}
         with NativeSwitch(*program, unix=sockets, extra=extra) as switch:
@@ -52,7 +55,8 @@ def native(program: Program, ports: Sequence[int], extra: Sequence[str] = ()) ->
 def bmv2(program: Program, ports: Sequence[int], extra: Sequence[str] = ()) -> Iterator[PtfTarget]:
     """Run simple_switch_grpc with veth pairs, in a namespace of its own, without a program: tests push it. Needs root.
 
-    Raises TopologyError when it is not installed, or when `extra` has arguments, which are the embedded switch's.
+    Of `program` nothing is used. Raises TopologyError when bmv2 cannot run here, or when `extra` has arguments, which
+    are the embedded switch's.
     """
     if (reason := bmv2_unavailable()) is not None:
         raise TopologyError(reason)

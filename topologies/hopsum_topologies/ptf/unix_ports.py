@@ -46,6 +46,6 @@ class UnixDataplanePort:
 
 
 def platform_config_update(config: dict[str, Any]) -> None:
-    """Tell ptf which ports there are and how they are reached."""
+    """Set the map of ports and the class of a port in ptf's configuration. ptf calls this for `--platform`."""
     config["port_map"] = {(device, port): path for device, port, path in config["interfaces"]}
     config["dataplane"] = {"portclass": UnixDataplanePort}
