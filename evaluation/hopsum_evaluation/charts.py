@@ -78,7 +78,10 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class BarSeries:
-    """Bars of one colour, one for each group. None: the group has no such bar, or the bar no interval."""
+    """Bars of one colour, one for each group: their lengths, and both ends of their intervals.
+
+    None: the group has no such bar, or the bar no interval.
+    """
 
     name: str
     values: Sequence[float | None]
@@ -122,7 +125,7 @@ def write_chart(chart: Plot | BarChart, folder: Path) -> list[Path]:
 
 
 def draw_lines(plot: Plot) -> Figure:
-    """Draw a plot. Points whose y is not positive are left out where y is logarithmic."""
+    """Draw a plot and return its figure. Points whose y is not positive are left out where y is logarithmic."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     made, axes = _figure(plot.title)
@@ -152,7 +155,7 @@ def draw_lines(plot: Plot) -> Figure:
 
 
 def draw_bars(chart: BarChart) -> Figure:
-    """Draw a chart of bars: each bar has its value at its end, and its interval where it has one."""
+    """Draw a chart of bars and return its figure: each bar has its value at its end, and its interval, if any."""
     made = _empty_figure(
         (_INCHES[0], _PANEL_INCHES * len(chart.panels) + sum(_GROUP_INCHES * len(each.groups) for each in chart.panels))
     )

@@ -28,7 +28,10 @@ def add_link_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_link_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """End with a message unless the options fit each other. Make the folder of --pcap."""
+    """Exit with a message and status 2 unless the options of `add_link_options` fit. Make the folder of --pcap.
+
+    --link scapy needs the package scapy. --pcap and --show need --link scapy.
+    """
     if options.link != "scapy" and (options.pcap is not None or options.show):
         parser.error("--pcap and --show: only --link scapy has packets to show; add --link scapy")
     if options.link == "scapy" and find_spec("scapy") is None:
@@ -41,7 +44,10 @@ def check_link_options(parser: argparse.ArgumentParser, options: argparse.Namesp
 
 
 def view_of(pcap: Path | None, rank: int, *, show: bool) -> PacketView:
-    """Make the view of a worker's packets: the file they go to, and whether they are printed."""
+    """Return the view of a worker's packets: they go to worker-RANK.pcap in folder `pcap`, and are printed with `show`.
+
+    None: no file.
+    """
     return PacketView(pcap=None if pcap is None else pcap / f"worker-{rank}.pcap", show=show)
 
 

@@ -44,6 +44,7 @@ class Estimate(NamedTuple):
     """The receiver's estimate after all messages."""
 
     mean: Floats
+    """The estimate of the mean of the vectors, float32[elements]."""
     bits: int
     """The bits of all messages together."""
 
@@ -75,13 +76,14 @@ class Estimator(Protocol):
 
 
 def estimate_mean(estimator: Estimator, vectors: Sequence[Floats], seed: int, step: int) -> Estimate:
-    """Encode the vector of each rank, decode all messages, and return their mean and what they cost.
+    """Encode the vector of each rank, decode all messages, and return their mean and the bits of all messages.
 
     Args:
         vectors: float32[elements] per rank, all of one length.
+        seed, step: of the `ReductionContext`, which has the randomness of each rank.
 
     Raises:
-        CodecError: no vectors, or vectors of several lengths.
+        CodecError: no vectors, vectors of several lengths, or one that the estimator cannot carry.
     """
     lengths = sorted({len(x) for x in vectors})
     if len(lengths) != 1:
@@ -99,7 +101,7 @@ def estimate_mean(estimator: Estimator, vectors: Sequence[Floats], seed: int, st
 
 
 def runs(elements: int) -> Iterator[slice]:
-    """Return slices of RUN elements, the last one shorter."""
+    """Yield the slices of RUN elements that cover a vector, in order. The last one may be shorter."""
     for start in range(0, elements, RUN):
         yield slice(start, min(start + RUN, elements))
 
@@ -115,7 +117,10 @@ def require_finite_vector(x: NDArray[Any]) -> None:
 
 
 def require_payload(payload: bytes, expected: int, name: str, elements: int) -> None:
-    """Raise CodecError unless the payload has the bytes that `elements` elements take."""
+    """Raise CodecError unless the payload has `expected` bytes and `elements` is 1 or more.
+
+    `name` is that of the estimator, for the message.
+    """
     if elements < 1 or len(payload) != expected:
         raise CodecError(f"{name}: {len(payload)} bytes for {elements} elements, which take {expected}")
 
@@ -190,18 +195,21 @@ class Levels:
 
 
 def require_levels(levels: int) -> None:
-    """Raise CodecError unless an estimator can have this many levels."""
+    """Raise CodecError unless there are 2 to 65536 levels, as an estimator can have."""
     if not 2 <= levels <= MAX_LEVELS:
         raise CodecError(f"{levels} levels: an estimator has 2 to {MAX_LEVELS}")
 
 
 def packed_bytes(elements: int, width: int) -> int:
-    """Return the bytes of so many codes."""
+    """Return the number of bytes that so many codes of `width` bits take when packed."""
     return -(-elements * width // 8)
 
 
 def pack(codes: NDArray[Any], width: int) -> bytes:
-    """Return codes of `width` bits each (0 to 32), most significant bit first. Zero bits fill the last byte."""
+    """Pack codes in `width` bits each (0 to 32), most significant bit first. Zero bits fill the last byte.
+
+    A code of more bits loses its high bits.
+    """
     kind = _holder(width)
     parts = []
     for run in runs(codes.size):
@@ -212,7 +220,7 @@ def pack(codes: NDArray[Any], width: int) -> bytes:
 
 
 def unpack(data: bytes, elements: int, width: int) -> Words:
-    """Return codes, uint32[elements], from `packed_bytes` bytes."""
+    """Return codes, uint32[elements], from their `packed_bytes` bytes: the inverse of `pack`."""
     kind = _holder(width)
     out = np.empty(elements, np.uint32)
     for run in runs(elements):
@@ -231,7 +239,9 @@ def pack_rounded(x: Floats, levels: Levels, key: int) -> bytes:
 
 
 def unpack_values(data: bytes, levels: Levels, run: slice) -> Doubles:
-    """Return the values of one run out of packed codes.
+    """Return the values of one run, float64[n], out of the packed codes of a whole vector.
+
+    `run` is one of `runs`.
 
     Raises:
         CodecError: a code beyond the highest level.

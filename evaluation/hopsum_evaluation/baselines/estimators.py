@@ -68,7 +68,7 @@ class TopKEstimator:
     32 bits and ceil(log2 elements) bits of its place, in ascending order. The number of elements sent follows from
     the fraction and the length, which the receiver knows.
 
-    fraction: share of elements to send, above 0 and up to 1; rounded to one element at least.
+    fraction: share of elements to send, above 0 and up to 1; rounded to one element at least. Others raise CodecError.
     """
 
     name = "topk"
@@ -80,7 +80,7 @@ class TopKEstimator:
         self.fraction = fraction
 
     def sent(self, elements: int) -> int:
-        """Count the elements sent of a vector."""
+        """Return the number of elements that are sent of a vector with this many elements."""
         return max(1, round(self.fraction * elements))
 
     def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
@@ -130,7 +130,7 @@ class TernGrad:
     |x| / scale, which is unbiased. The paper also lets workers agree on the largest scale: each has its own here.
 
     clip_sigma: clip elements at so many standard deviations first, which makes scale and error smaller and the
-        estimate biased. 2.5 in the paper. None: no clipping.
+        estimate biased. 2.5 in the paper. None: no clipping. Raises CodecError unless it is positive and finite.
     """
 
     name = "terngrad"
@@ -207,6 +207,7 @@ def make_estimator(name: str, **options: Any) -> Estimator:
 
     Raises:
         CodecError: unknown name, an option out of its range, or a package that is missing.
+        TypeError: an option that the estimator does not have.
     """
     if name not in ESTIMATORS:
         raise CodecError(f"estimator {name!r}: one of {', '.join(ESTIMATORS)}")

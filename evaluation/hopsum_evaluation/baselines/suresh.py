@@ -252,7 +252,10 @@ def padded(elements: int) -> int:
 
 
 def hadamard(v: Floats) -> None:
-    """Replace v, float32[power of two], by H v in the natural (Sylvester) order. Needs a run of memory besides."""
+    """Replace v, float32[power of two], by H v in the natural (Sylvester) order, in place and not normalised.
+
+    So two calls multiply v by its size. The call needs memory for RUN elements.
+    """
     stride = 1
     while stride < v.size:
         # In place, tile by tile: a vector of millions of elements is not copied at each stage.
@@ -366,17 +369,26 @@ def mse_bound_sb(d: int, n: int, energy: float) -> float:
 
 
 def mse_bound_sk(d: int, n: int, energy: float, k: int) -> float:
-    """Return d / (2 n (k - 1)^2) F, also the bound of `svk`."""
+    """Return the upper bound d / (2 n (k - 1)^2) F of the mean squared error of `sk` with k levels, and of `svk`.
+
+    d, n and `energy` are those of `mse_bound_sb`.
+    """
     return d / (2 * n * (k - 1) ** 2) * energy
 
 
 def mse_bound_srk(d: int, n: int, energy: float, k: int) -> float:
-    """Return (2 ln D + 2) / (n (k - 1)^2) F, D the power of two to which d is padded."""
+    """Return the upper bound (2 ln D + 2) / (n (k - 1)^2) F of the mean squared error of `srk` with k levels.
+
+    D is the power of two to which d is padded. d, n and `energy` are those of `mse_bound_sb`.
+    """
     return (2 * math.log(padded(d)) + 2) / (n * (k - 1) ** 2) * energy
 
 
 def bits_bound_svk(d: int, k: int) -> float:
-    """Return d (2 + log2((k - 1)^2 / (2 d) + 5/4)) + k log2((d + k) e / k) + SVK_EXTRA_BITS, of one worker."""
+    """Return the upper bound of the expected bits of one message of `svk`, for d elements and k levels.
+
+    It is d (2 + log2((k - 1)^2 / (2 d) + 5/4)) + k log2((d + k) e / k) + SVK_EXTRA_BITS.
+    """
     codes = d * (2 + math.log2((k - 1) ** 2 / (2 * d) + 1.25))
     histogram = k * math.log2((d + k) * math.e / k)
     return codes + histogram + SVK_EXTRA_BITS

@@ -82,7 +82,7 @@ class ThcPublished(LookupTableCodec):
         self, payloads: NDArray[np.uint8], shared: SharedRanges, elements: int, context: ReductionContext,
         included: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.float32]:  # fmt: skip
-        """Decode a worker's own codes with the one range, see `RangeCodec.contribution`."""
+        """Decode a worker's own codes with the one range, see `RangeCodec.dequantize_own`."""
         alike = self._of_blocks_alike(shared, elements)
         return super().dequantize_own(payloads, alike, elements, context, included)
 

@@ -104,7 +104,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def add_common_options(parser: argparse.ArgumentParser, rates: str, window: int) -> None:
-    """Add what all benchmarks of all-reduces take. Of --rates, None is for links that are not shaped."""
+    """Add the options that all benchmarks of all-reduces take, with these defaults of --rates and --window.
+
+    A rate of None, in the parsed --rates, is for links that are not shaped.
+    """
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     parser.add_argument(
         "--rates", type=list_of(_rate), default=rates, metavar="RATE,...",
@@ -133,7 +136,7 @@ def _rate(text: str) -> str | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, and return 0."""
+    """Run the command: measure, and print tables or JSON. Return 0. A failure prints a message and exits with 1."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     if options.buckets > min(options.elements):
@@ -154,7 +157,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def measure(options: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """Measure as the command's arguments say. Return the object of --json. Raises as `run` does."""
+    """Measure as the command's arguments say. Return the object of --json. Raises as `run` does.
+
+    Prints the progress to `console`. Without torch it leaves out the subjects over gloo, and says so on stderr.
+    """
     subjects = [name for name in CHOICES if name in (options.only or SUBJECTS)]
     subjects += [codec for codec in dict.fromkeys(options.codec) if codec not in subjects]
     if find_spec("torch") is None:
@@ -190,8 +196,11 @@ class RateFinding:
     dropped: int = 0
     """Frames that the queues of all links dropped."""
     peak_rss_bytes: int = 0
+    """The most resident bytes of any rank in any turn."""
     ready_rss_bytes: int = 0
+    """The most resident bytes of any rank before the first all-reduce of the size."""
     retransmits: int = 0
+    """Datagrams that were sent again, of all ranks in all turns."""
     worker_cpu_s: list[float] = field(default_factory=list)
     """By turn: processor time of a worker for an all-reduce, own code and kernel: mean over ranks."""
     switch_cpu_s: list[float] = field(default_factory=list)
@@ -216,11 +225,14 @@ class RateFinding:
 
     @property
     def busiest_wire_bytes(self) -> float:
-        """Bytes of an all-reduce in the busier direction of the busiest link."""
+        """Bytes of an all-reduce in the busier direction of the busiest link, as the mean over turns."""
         return fmean(max(map(max, links)) for links in self.passed)
 
     def as_json(self, workers: int) -> dict[str, Any]:
-        """Summarise all turns: medians of times, means of bytes."""
+        """Return a summary of all turns for JSON: medians of times, means of bytes.
+
+        `workers` is the number of workers, whose links come first in `passed`.
+        """
         seconds, wire_s, busiest = median(self.seconds), None, self.busiest_wire_bytes
         if self.rate_bits_per_s is not None:
             wire_s = 8 * busiest / self.rate_bits_per_s
@@ -374,6 +386,7 @@ class AllReduceSetting:
 def run(setting: AllReduceSetting, console: Console) -> list[RateFinding]:
     """Start links, switches and workers, and measure all subjects by turns, with every size at every rate.
 
+    Returns a finding for each rate, size and subject. Prints the progress to `console`.
     Raises ControlPlaneError, TopologyError, WorkerDiedError or WrongMeanError.
     """
     # Kernels are compiled here, once: workers find them in the cache.
@@ -470,14 +483,15 @@ class _Turns:
 
 
 def needs_gloo(subject: str) -> bool:
-    """Say whether a subject runs over gloo, without a switch: the rings, and codec two-shot."""
+    """Return True if a subject runs over gloo, without a switch: the rings of GLOO, and codec two-shot."""
     return subject in GLOO or parse_codec(subject).name == TwoShot.name
 
 
 def most_nmse(subject: str, codec: Codec | None) -> float:
-    """Bound the error of a subject's mean: far above what the subject promises, far below that of a wrong sum.
+    """Return the largest NMSE with which a subject's mean counts as right.
 
-    By error feedback a mean has the error of this all-reduce and of the one before it.
+    It is far above the error that the subject promises, and far below that of a wrong sum. `codec` is None for the
+    rings of gloo. By error feedback a mean has the error of this all-reduce and of the one before it.
     """
     if isinstance(codec, LookupTableCodec):
         return 2 * (1 + feeds_back(codec)) * _independent_nmse(codec)

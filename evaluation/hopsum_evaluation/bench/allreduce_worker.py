@@ -85,15 +85,15 @@ class Measured(NamedTuple):
     retransmits: int
 
     def undilated(self, factor: float) -> Measured:
-        """Divide the times by a factor of time dilation. Processor time is the same."""
+        """Return the figures with times divided by a factor of time dilation. Processor time is the same."""
         return self._replace(first_s=self.first_s / factor, calls_s=[call_s / factor for call_s in self.calls_s])
 
 
 class Reducer(Protocol):
-    """The all-reduces of one rank, in the way of a turn's subject."""
+    """The all-reduces of one rank, by the method that a turn's subject names."""
 
     def prepare(self, elements: int) -> None:
-        """Make the error feedback of gradients of this size, where the codec has one."""
+        """Make new error feedback for gradients of this size, where the codec has one."""
 
     def reduce(self, subject: str, gradient: NDArray[np.float32]) -> None:
         """Replace the gradient by its mean over the ranks, as a hook of DDP does."""
@@ -104,7 +104,11 @@ class Reducer(Protocol):
 
 
 def take_turns(plan: AllReducePlan, rank: int, reducer: Reducer, pipe: Connection) -> None:
-    """Be a worker whose sockets are open: measure as each message says, until there is none."""
+    """Run a worker whose sockets are open: send ("ready",), and take the turn of each message until None comes.
+
+    Each turn is answered by ("done", *Measured). With another size than before, a new gradient is drawn, and the
+    process's peak of resident memory is counted anew.
+    """
     gradient, ready_rss_bytes = np.empty(0, np.float32), 0
     pipe.send(("ready",))
     while (message := pipe.recv()) is not None:
@@ -145,7 +149,10 @@ def _timed(reducer: Reducer, subject: str, gradient: NDArray[np.float32]) -> flo
 
 
 def gradient_of(seed: int, rank: int, elements: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """Draw the gradient of a rank: standard normal. Its first elements do not depend on its length."""
+    """Draw the gradient of a rank: standard normal, float32[elements]. Its first elements do not depend on its length.
+
+    With `out` the numbers are written into `out`, which is returned.
+    """
     return np.random.default_rng([seed, rank]).standard_normal(elements, dtype=np.float32, out=out)
 
 
@@ -153,7 +160,10 @@ def gradient_of(seed: int, rank: int, elements: int, out: NDArray[np.float32] | 
 
 
 def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
-    """Be one worker of hopsum's, in the network namespace of its seat."""
+    """Run one worker of hopsum's in a process, whose thread enters the network namespace of its seat for good.
+
+    The messages on the pipe are those of the module.
+    """
     # Before any socket or thread: both stay in the namespace in which they were made.
     if seat.namespace is not None:
         enter_namespace(seat.namespace)
@@ -168,7 +178,8 @@ def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
 def join(seat: Seat, services: Sequence[Address], pipe: Connection) -> tuple[str, list[UdpLink], socket.socket]:
     """Open a worker's sockets for a job with side channels, as every job of a controller has them.
 
-    Return the membership file's path, once the parent has made the job, and the sockets by shard.
+    Sends ("bound", ...) to the parent, and waits until it has made the job. Returns the membership file's path, the
+    data sockets by shard, and the listener of the side channel.
     """
     links = [UdpLink((seat.ip, 0), service, gso="auto") for service in services]
     side = socket.create_server((seat.ip, 0))

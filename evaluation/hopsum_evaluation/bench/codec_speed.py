@@ -67,7 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, and return 0."""
+    """Run the command: measure, and print tables or JSON. Return 0."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     elements = round(ELEMENTS * options.scale / BLOCK) * BLOCK
@@ -90,7 +90,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(subjects: Sequence[Subject], runs: int, seed: int) -> dict[str, Any]:
-    """Measure all subjects in turn on one core, and return what --json prints."""
+    """Measure all subjects by turns on one core, then codecs on two threads. Return the object of --json.
+
+    Its part about codec lossless is not in it.
+    """
     x = subjects[0].x
     copy = np.empty_like(x)
     actions: dict[str, Callable[[], object]] = {"memcpy": lambda: np.copyto(copy, x)}
@@ -131,7 +134,7 @@ class Subject:
         self._sum = x.copy()
 
     def actions(self) -> dict[str, Callable[[], object]]:
-        """Make the timed functions, by the names of ACTIONS."""
+        """Return the functions to time, by the names of ACTIONS. A call does the work for the whole vector once."""
         codec, x, shared, context = self.codec, self.x, self._shared, self._context
         return {
             "encode": self._encode,
@@ -143,7 +146,7 @@ class Subject:
         }
 
     def least_bytes(self) -> dict[str, float]:
-        """Count, by action, the bytes per element that any implementation must read and write once.
+        """Return, by action, the bytes per element that any implementation must read and write once.
 
         float32 in and out are 4 each. `residual_read` takes vector and residual and leaves their sum.
         """
@@ -159,7 +162,10 @@ class Subject:
         }
 
     def facts(self, seed: int) -> dict[str, Any]:
-        """Measure the error on the first NMSE_ELEMENTS, beside the expected one."""
+        """Measure the error on the first NMSE_ELEMENTS. Return the NMSE, the expected one and facts of the codec.
+
+        Expected NMSE and facts of a lookup table are None for codecs without a table.
+        """
         codec, sample = self.codec, self.x[:NMSE_ELEMENTS]
         means = simulate_allreduce(codec, [sample] * codec.workers, seed=seed, step=1)
         assert means is not None
@@ -207,7 +213,7 @@ _SHOWN = ("encode", "decode", "residual_read", "residual_write", "encode_feedbac
 
 
 def describe(rates: Mapping[str, Rate], subjects: Sequence[Subject], seed: int) -> dict[str, Any]:
-    """Make the object of --json, but for runs, core and threads: a row per codec, and memcpy."""
+    """Measure the errors, and return the object of --json without runs, core and threads: a row a codec, and memcpy."""
     return {
         "codecs": [_row(subject, rates, seed) for subject in subjects],
         **rates["memcpy"].as_json("memcpy_elements_per_s"),
@@ -235,7 +241,7 @@ def _row(subject: Subject, rates: Mapping[str, Rate], seed: int) -> dict[str, An
 
 
 def show(report: dict[str, Any], console: Console) -> None:
-    """Print the tables."""
+    """Print the report of --json as tables."""
     console.print(_rates(report))
     console.print(_bounds(report))
     for row in report["threads"]:
@@ -307,7 +313,7 @@ _ROUNDS = 5
 
 
 def measure_threads(x: NDArray[np.float32], workers: int, runs: int, seed: int) -> list[dict[str, Any]]:
-    """Measure each codec on two threads beside one, by turns. Return a row for each codec.
+    """Measure each codec on two threads and on one, by turns. Return a row for each codec.
 
     No rows without a second core, or without numba: kernels of numpy work on one thread.
     """

@@ -88,7 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, and return 0."""
+    """Run the command: measure, and print tables or JSON. Return 0. A failure prints a message and exits with 1."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     table = best_table(options.workers).values
@@ -107,7 +107,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(setting: DataplaneSetting, runs: int, seconds: float) -> Findings:
-    """Measure all subjects in turn, once to warm up and `runs` times. Show the progress on stderr."""
+    """Measure all subjects by turns, once to warm up and `runs` times. Show the progress on stderr.
+
+    `seconds` is the length of one run of one subject. Raises the errors of FAILURES.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     # It draws between runs only: a thread that refreshes would take time from what is measured.
     console = Console(stderr=True)
@@ -192,7 +195,10 @@ class Findings:
 
 
 def describe(findings: Findings, setting: DataplaneSetting, runs: int, seconds: float) -> dict[str, Any]:
-    """Make the object of --json, with flat dotted keys. A figure that was not measured is null."""
+    """Return the object of --json, with flat dotted keys. A figure that was not measured is None.
+
+    `seconds` is the time that the whole benchmark took.
+    """
     rates, report = findings.rates, dict[str, Any]()
     for name, key in _CODES_KEYS.items():
         report |= _key(rates.get(name), key, CODES)
@@ -230,7 +236,10 @@ def describe(findings: Findings, setting: DataplaneSetting, runs: int, seconds: 
 
 
 def bounds(findings: Findings) -> dict[str, dict[str, Any]]:
-    """Collect, by subject, the figures that say what bounds its rate, and `text`, a sentence made of them."""
+    """Return, by subject, the figures that explain the limit of its rate, and `text`, a sentence made of them.
+
+    Subjects that are neither engines nor sockets are left out.
+    """
     found: dict[str, dict[str, Any]] = {}
     for name, effort in findings.effort.items():
         ns = 1e9 / findings.rates[name].median
@@ -254,7 +263,7 @@ def bounds(findings: Findings) -> dict[str, dict[str, Any]]:
 
 
 def show(report: dict[str, Any], console: Console) -> None:
-    """Print the tables."""
+    """Print the object of --json as tables."""
     table = Table(
         title=f"LOOKUP_ADD8, {report['workers']} workers; median (min-max of {report['runs']})", title_justify="left"
     )
@@ -347,8 +356,8 @@ class Subjects:
     bmv2        bmv2                            simple_switch_grpc over veth pairs, where it is installed
     start       cold_start, warm_start          the switch process, in seconds
 
-    `engines` and `sockets` are the subjects that can tell what bounded them. A stack ends everything. Raises
-    ControlPlaneError, TopologyError, OSError.
+    `actions` has the function that measures each subject, by name. `engines` and `sockets` are the subjects that have
+    figures for `bounds`. The end of the stack ends everything. Raises ControlPlaneError, TopologyError, OSError.
     """
 
     def __init__(self, stack: ExitStack, setting: DataplaneSetting) -> None:
@@ -424,7 +433,7 @@ class Subjects:
 
 
 def copy_codes(_: float) -> float:
-    """Measure a copy of packed codes, two in a byte. Return codes per second."""
+    """Measure one copy of packed codes, two in a byte. Return codes per second. The argument, seconds, is ignored."""
     source = np.ones(COPY_BYTES, np.uint8)
     target = np.empty_like(source)
     # Not timed: the kernel gives the target its pages now.
@@ -507,9 +516,9 @@ class Startup:
 
 
 def start_s(environment: dict[str, str]) -> float:
-    """Start a switch process, wait for `ready`, end it, and return how long it took to be ready.
+    """Start a switch process, wait for its line `ready`, and end it. Return the seconds until `ready`.
 
-    Raises StartError.
+    `environment` is the whole environment of the process. Raises StartError.
     """
     json, p4info = compiled_program()
     command = [sys.executable, "-m", "hopsum_cli.main", "switch", "--program", str(json), "--p4info", str(p4info)]

@@ -49,12 +49,12 @@ def _factor(text: str) -> float:
 
 
 def dilated_rate(rate: str | None, factor: float) -> str | None:
-    """Divide a rate in tc's words. None: links that are not shaped stay so."""
+    """Return a rate in tc's notation divided by the factor. None, for links that are not shaped, stays None."""
     return rate if rate is None or factor == 1 else f"{rate_bits_per_s(rate) / factor:.0f}bit"
 
 
 def dilated_timing(factor: float) -> Timing:
-    """Multiply the times of an agent's usual timing."""
+    """Return an agent's usual timing with all times multiplied by the factor."""
     given = asdict(TIMING)
     return Timing(**{name: s * factor if name.endswith("_s") and s is not None else s for name, s in given.items()})
 
@@ -85,7 +85,10 @@ class ProcessorQuotas:
             ) from error
 
     def hold(self, programs: Iterable[Iterable[int | None]]) -> None:
-        """Give each program its share. A program is the ids of the processes that share it. Raises OSError."""
+        """Give each program its share. A program is the ids of the processes that share it. Raises OSError.
+
+        With a factor of 1 nothing is done. An id of None is left out.
+        """
         for number, processes in enumerate(programs if self._factor > 1 else ()):
             if number == len(self._groups):
                 self._make()

@@ -54,9 +54,9 @@ class EngineRun(ABC):
         self.ports = np.repeat([worker.port for worker in job.spec.workers], job.slots).astype(np.uint64)
 
     def run(self, seconds: float) -> float:
-        """Let the engine work for so long, call by call. Return UPDATEs per second.
+        """Let the engine work for so many seconds, call by call, one call at least. Return UPDATEs per second.
 
-        Raises WrongResultError: a reply is not what it must be.
+        The time between calls, for comparison, does not count. Raises WrongResultError: a reply is not what it must be.
         """
         spent_s, calls = 0.0, 0
         while spent_s < seconds or not calls:
@@ -75,7 +75,10 @@ class EngineRun(ABC):
         return calls * self.frames / spent_s
 
     def effort(self) -> dict[str, float]:
-        """Measure nanoseconds per frame: of the fastest call so far, and of a copy of its frames and replies."""
+        """Return nanoseconds per frame: of the fastest call so far, and of a copy of its frames and replies.
+
+        The copy is measured now.
+        """
         return {
             "least_ns_per_packet": round(1e9 * self._least_s / self.frames, 1),
             "copy_ns_per_packet": round(1e9 * self._copy_s() / self.frames, 1),
@@ -159,9 +162,9 @@ class NativeRun(EngineRun):
 def engine_runs(
     backend: Backend, workers: int, slots: int, tables: Mapping[Op, tuple[int, ...]], seed: int
 ) -> Iterator[dict[Op, EngineRun]]:
-    """Start a switch in this process, push the program, make a job for each operation, and yield their runs.
+    """Start a switch in this process, push the program, make a job for each operation, and yield a run for each.
 
-    `tables` are those of the operations.
+    `tables` has the lookup table of each operation. The end of the block ends jobs and switch.
     """
     program = compiled_program()
     if backend is Backend.NATIVE:

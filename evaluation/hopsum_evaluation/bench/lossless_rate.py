@@ -20,7 +20,10 @@ from hopsum_evaluation.bench.timing import measure
 
 
 def measure_reduction(codec: Lossless, x: NDArray[np.float32], runs: int, seed: int) -> dict[str, Any]:
-    """Measure encoding and the whole way of a vector by turns. Return the figures."""
+    """Measure rates ("encode" and "all"), bytes and memory of a vector. Return the figures for JSON.
+
+    `runs` is the number of timed runs of each action. The module explains the two actions.
+    """
     actions = {"encode": partial(reduce_alone, codec, x, seed, 2), "all": partial(reduce_alone, codec, x, seed, 3)}
     row: dict[str, Any] = {"backend": codec.backend}
     for action, rate in measure(actions, x.size, runs).items():
@@ -37,7 +40,7 @@ def measure_reduction(codec: Lossless, x: NDArray[np.float32], runs: int, seed: 
 
 
 def reduce_alone(codec: Lossless, x: NDArray[np.float32], seed: int, phases: int) -> LosslessReduction:
-    """Reduce a vector of one rank through so many phases: two are its encoding, three all of it."""
+    """Reduce a vector of one rank through so many phases, and return the reduction: two are its encoding, three all."""
     reduction = codec.start(x, ReductionContext(seed, 0, 0))
     for _ in range(phases):
         assert reduction.phase is not None

@@ -69,7 +69,10 @@ def table_of_codes(op: Op, workers: int) -> tuple[int, ...]:
 def make_pool(
     generation: int, workers: int, slots: int, table: tuple[int, ...], seed: int, op: Op = Op.LOOKUP_ADD8
 ) -> Pool:
-    """Draw the datagrams of a job, and sum them by its lookup table."""
+    """Draw the datagrams of a job with random codes, and sum them by its lookup table. Return both as a pool.
+
+    `table` is that of operation `op`.
+    """
     rng = np.random.default_rng(seed)
     count = VARIANTS * slots
     payloads = [rng.integers(0, 256, (count, up_bytes(op)), dtype=np.uint8) for _ in range(workers)]
@@ -78,7 +81,10 @@ def make_pool(
 
 
 def stamp_pool(generation: int, slots: int, op: Op, payloads: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """Put headers before payloads, one array of [VARIANTS * slots, bytes] a worker."""
+    """Return datagrams, uint8[workers, VARIANTS * slots, bytes]: headers of round 1 before the payloads.
+
+    `payloads` has one array of [VARIANTS * slots, bytes] a worker.
+    """
     numbers = np.tile(np.arange(slots), VARIANTS)
     return np.stack(
         [
@@ -92,13 +98,13 @@ def stamp_pool(generation: int, slots: int, op: Op, payloads: list[NDArray[np.ui
 
 
 def row_of(slots: NDArray[np.int64], rounds: NDArray[np.int64], slots_of_job: int) -> NDArray[np.int64]:
-    """Find the rows of a pool that carry these rounds of these slots."""
+    """Return the rows of a pool's arrays that have these rounds of these slots. A job has `slots_of_job` slots."""
     rows: NDArray[np.int64] = rounds % VARIANTS * slots_of_job + slots
     return rows
 
 
 def headers_of(datagrams: NDArray[np.uint8]) -> NDArray[Any]:
-    """View the headers of uint8[n, bytes] as [n] of HOPSUM_DTYPE."""
+    """Return a view of the headers of uint8[n, bytes] as [n] of HOPSUM_DTYPE. Writes to it change the datagrams."""
     headers: NDArray[Any] = datagrams[:, :HOPSUM_BYTES].view(HOPSUM_DTYPE)[:, 0]
     return headers
 

@@ -22,7 +22,8 @@ def window_of(wanted: int, jobs: int) -> int:
 def make_job(cluster: LocalCluster, pool: WorkerPool, codec: Codec, slots: int, path: Path) -> LocalJob:
     """Make a job for the sockets that a pool's workers have opened, and send them its membership's path.
 
-    It has side channels, as a controller's jobs have. The caller closes it after its workers.
+    Waits for the workers' messages "bound". Writes the membership to `path`, whose stem is the name of the job. The job
+    has side channels, as a controller's jobs have. The caller closes it after its workers.
     """
     bound: list[Bound] = [places for (places,) in pool.gather("bound")]
     tables: dict[str, Any] = job_tables(codec)

@@ -63,7 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, and return 0."""
+    """Run the command: measure, and print a table or JSON. Return 0. A failure prints a message and exits with 1."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     hosts, shards = options.host_counts, options.shard_counts
@@ -124,7 +124,7 @@ def _row(found: RateFinding, setting: AllReduceSetting, shards: int) -> dict[str
 
 
 def show(report: dict[str, Any], console: Console) -> None:
-    """Print the table."""
+    """Print the report of --json as a table."""
     title = f"all-reduce of {report['elements']:,} float32, switches on the hosts, medians"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("rate", "hosts", "shards", "s", "core-s", "worker", "switch", "bits", "again"):

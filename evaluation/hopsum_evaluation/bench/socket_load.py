@@ -64,13 +64,16 @@ class LoadCounts:
         return self.updates / self.elapsed_s
 
     def add(self, other: LoadCounts) -> None:
-        """Add the counts of another run."""
+        """Add the counts and times of another run to these."""
         for name in self.__dataclass_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class Load:
-    """All workers of one job. The caller closes the links."""
+    """All workers of one job, in the calling thread. The caller closes the links.
+
+    links: by rank. pool: the job's datagrams. resend_s: time after which an UPDATE without a RESULT is sent again.
+    """
 
     def __init__(self, links: Sequence[UdpLink], pool: Pool, *, resend_s: float = RESEND_S) -> None:
         self._workers = [_Worker(link, pool, rank) for rank, link in enumerate(links)]
@@ -82,9 +85,10 @@ class Load:
             self._poll.register(link.fileno(), select.POLLIN)
 
     def run(self, seconds: float) -> LoadCounts:
-        """Keep all slots busy for so long. Return the counts when every UPDATE has its RESULT.
+        """Keep all slots busy for so many seconds. Return the counts of this call when every UPDATE has its RESULT.
 
-        Raises LoadError when the switch stays silent, WrongResultError (see `Checker`) when it answers wrongly.
+        May be repeated. Raises LoadError when the switch stays silent, WrongResultError (see `Checker`) when it answers
+        wrongly.
         """
         before = self._counts()
         usage = resource.getrusage(resource.RUSAGE_THREAD)
@@ -245,7 +249,7 @@ ECHO_GENERATION = 1
 
 
 class SocketRun:
-    """A load against process `pid`, with the processor time of both sides.
+    """A load against the switch process `pid`, with the processor time of both.
 
     pinned: keep both on cores of their own, where there are two.
     """
@@ -314,9 +318,9 @@ def load_on(
     op: Op = Op.LOOKUP_ADD8,
     resend_s: float = RESEND_S,
 ) -> Iterator[Load]:
-    """Make a job on a switch and yield its workers. End both after the block. Raises ControlPlaneError, OSError.
+    """Make a job on a cluster and yield the load of its workers. The end of the block closes both.
 
-    `table` is of the operation.
+    `table` is the lookup table of operation `op`. For `resend_s` see `Load`. Raises ControlPlaneError, OSError.
     """
     with ExitStack() as stack:
         links: list[UdpLink] = []
@@ -330,7 +334,10 @@ def load_on(
 
 @contextmanager
 def echo_run(workers: int, table: tuple[int, ...], slots: int, seed: int) -> Iterator[SocketRun]:
-    """Yield the same load against a process that only answers: the sockets and the load by themselves."""
+    """Yield a load as `load_on` makes against a process that answers without a switch: the cost of sockets and load.
+
+    The process ends with the block.
+    """
     offload = probe_offload()
     pool = make_pool(ECHO_GENERATION, workers, slots, table, seed)
     with ExitStack() as stack:

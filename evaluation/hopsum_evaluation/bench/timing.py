@@ -25,7 +25,7 @@ class Rate:
     high: float
 
     def as_json(self, key: str, digits: int | None = None) -> dict[str, float]:
-        """Write key, key_min and key_max, rounded to whole units or to `digits` decimal digits."""
+        """Return the values of key, key_min and key_max, rounded to `digits` decimal digits. None: to integers."""
         values = {key: self.median, f"{key}_min": self.low, f"{key}_max": self.high}
         return {name: round(value, digits) for name, value in values.items()}
 
@@ -33,7 +33,7 @@ class Rate:
 def measure(actions: Mapping[str, Callable[[], object]], units: int, runs: int) -> dict[str, Rate]:
     """Time actions that handle `units` each: once to warm up, then `runs` rounds through all of them by turns.
 
-    By turns, so that other load on the machine meets all actions alike.
+    Returns units per second by action. By turns, so that other load on the machine meets all actions alike.
     """
     for action in actions.values():
         action()
@@ -47,7 +47,7 @@ def measure(actions: Mapping[str, Callable[[], object]], units: int, runs: int) 
 
 
 def machine() -> dict[str, Any]:
-    """Describe this machine: processor, cores, load, system."""
+    """Return a description of this machine for JSON: processor, cores that this process may use, load, system."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -57,7 +57,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions(*packages: str) -> dict[str, str | None]:
-    """Look up the versions of Python and of packages. None: not installed."""
+    """Return the versions of Python (key "python") and of packages, by name. None: not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for package in packages:
         try:
@@ -68,7 +68,7 @@ def versions(*packages: str) -> dict[str, str | None]:
 
 
 def commit() -> str | None:
-    """Name the commit of the source tree, with "-dirty" where files differ. None outside a repository."""
+    """Return the commit of the source tree, with "-dirty" where files differ. None outside a repository, or no git."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
@@ -119,9 +119,10 @@ def memory(pid: int) -> dict[str, int]:
 
 
 def processors_of(workers: int, switches: int, cores: int, factor: float = 1.0) -> str:
-    """Say on how many processors workers and switches ran, in one line that begins with the fault where there is one.
+    """Return a line of text with the number of processors for workers and switches. It begins with a fault, if any.
 
-    Two for each are enough: one computes while the kernel's part of the network has the other.
+    The fault is "oversubscribed". `factor` is that of time dilation, which needs one dilated processor for each.
+    Without dilation two for each are enough: one computes while the kernel's part of the network has the other.
     """
     programs = workers + switches
     named = f"{workers} workers and {switches} {'switch' if switches == 1 else 'switches'}"
@@ -141,7 +142,7 @@ def processors_of(workers: int, switches: int, cores: int, factor: float = 1.0) 
 
 
 def is_oversubscribed(workers: int, switches: int, cores: int) -> bool:
-    """Check for fewer processors than two for each worker and switch."""
+    """Return True if there are fewer processors (`cores`) than two for each worker and switch."""
     return cores < 2 * (workers + switches)
 
 
@@ -164,7 +165,7 @@ def one_core() -> Iterator[int]:
 def two_cores(pid: int) -> Iterator[bool]:
     """Keep the calling thread on this process's first core and process `pid` on its last, for the block.
 
-    Yields whether it is so: with one core there is nothing to choose.
+    Yields True, or False where this process has one core only: then nothing is changed.
     """
     allowed = os.sched_getaffinity(0)
     if len(allowed) < 2:
