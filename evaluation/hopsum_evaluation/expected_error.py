@@ -43,13 +43,16 @@ def expected_nmse_of(
     per_block: bool = True,
     rotations: int = 8,
 ) -> float:
-    """Expected NMSE of the mean, E||mean' - x||^2 / ||x||^2, when all workers have x, over roundings and rotations.
+    """Return the expected NMSE of the mean, E||mean' - x||^2 / ||x||^2, when all workers have x.
+
+    The expectation is over roundings and rotations.
 
     Args:
         x: float32[elements], finite and not zero.
         codec: of the job. Its workers are all in the sum.
-        per_block: whether the range is the root mean square of each block, or of x.
-        rotations: random rotations over which the mean is taken.
+        rng: draws the rotations. Roundings are not drawn.
+        per_block: True where the range is the root mean square of each block, False where it is that of x.
+        rotations: number of random rotations over which the mean is taken.
     """
     block = codec.block_elements
     blocks = np.zeros((-(-x.size // block), block))
@@ -70,7 +73,7 @@ def expected_nmse_of(
 
 
 def expected_normal_nmse(codec: LookupTableCodec) -> float:
-    """Expected NMSE of the mean when all workers have one vector of N(0, 1), without error feedback."""
+    """Return the expected NMSE of the mean when all workers have one vector of N(0, 1), without error feedback."""
     if codec.dither is None:
         return expected_nmse(codec.table, codec.workers)
     # Blocks differ as normal samples do: each coordinate may be any quantile.

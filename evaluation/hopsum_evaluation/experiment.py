@@ -41,7 +41,7 @@ Tell = Callable[[float, str], None]
 
 
 class NotRunError(Exception):
-    """A section cannot run on this machine. The message says why, and what would let it run."""
+    """A section cannot run on this machine. The message has the reason and the remedy."""
 
 
 class Size(StrEnum):
@@ -66,7 +66,7 @@ class Settings:
     dilate: bool = False
 
     def pick(self, small: _T, default: _T, full: _T) -> _T:
-        """Choose the argument of this size."""
+        """Return the one of the three arguments that is for this size."""
         return {Size.SMALL: small, Size.DEFAULT: default, Size.FULL: full}[self.size]
 
     def stream(self, *names: str | int) -> int:
@@ -91,7 +91,10 @@ def _number(name: str | int) -> int:
 
 
 def write_report(report: dict[str, Any], path: Path) -> None:
-    """Write figures as JSON, whole or not at all. Numbers that are not finite become null."""
+    """Replace a file by figures as JSON, whole or not at all. Numbers that are not finite become null.
+
+    Raises OSError.
+    """
     # In the same folder: a rename is atomic within one file system only.
     part = path.with_name(f".{path.name}.part")
     part.write_text(json.dumps(_finite(report), indent=1) + "\n")
@@ -111,7 +114,8 @@ def measure_apart(measure: Callable[..., _T], argument: Any, *calls: Callable[..
     """Call `measure(argument, *calls)` in a process of its own and return its result. `calls` run in this process.
 
     gRPC's threads stay in the network namespace in which they were started, and a process has one set of them. So two
-    measurements in namespaces cannot share a process. Raises NotRunError with the error of that process.
+    measurements in namespaces cannot share a process. `measure`, its arguments and its result are pickled. Raises
+    NotRunError with the error of that process, or when it ends early.
     """
     # spawn, not fork: this process may have gRPC's threads, whose locks a forked child would inherit.
     context = multiprocessing.get_context("spawn")

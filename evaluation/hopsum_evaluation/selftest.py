@@ -56,7 +56,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command. Return 0 if every sum, every replica and every counter is right."""
+    """Run the command. Return 0 if every sum, every replica and every counter is right, else 1.
+
+    Returns 1 too where the switch or a worker fails.
+    """
     parser = build_parser()
     options = parser.parse_args(arguments)
     check_link_options(parser, options)
@@ -81,7 +84,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def perform(cluster: LocalCluster, report: SelftestReport, link: LinkPlan) -> None:
-    """Make the job, let the workers sum, and fill the report."""
+    """Make the job, let worker processes sum, fill the report, and remove the job.
+
+    Raises ControlPlaneError or WorkerDiedError.
+    """
     controller = cluster.switch.controller
     # Drops are counted by switch, not by job: those from before the job are not of its packets.
     drops_before = controller.drop_counters()
@@ -101,7 +107,10 @@ def perform(cluster: LocalCluster, report: SelftestReport, link: LinkPlan) -> No
 
 
 def collect(pool: WorkerPool, report: SelftestReport, exercises: Sequence[Exercise]) -> None:
-    """Take in sums and statistics of all workers, and judge the sums."""
+    """Receive sums and statistics of all workers until they finish, and put statistics and judged sums in the report.
+
+    Raises WorkerDiedError.
+    """
     results: dict[Op, list[Any]] = {exercise.op: [None] * report.workers for exercise in exercises}
     finished = 0
     while finished < report.workers:
@@ -117,7 +126,10 @@ def collect(pool: WorkerPool, report: SelftestReport, exercises: Sequence[Exerci
 
 
 def judge(exercise: Exercise, done: list[tuple[Any, float]], report: SelftestReport) -> Sum:
-    """Compare every worker's result with numpy's."""
+    """Compare every worker's result with numpy's sum, and return the verdicts. The report is only read.
+
+    done: by rank, the RESULT payloads and the seconds.
+    """
     vectors = [exercise.values(rank, report.elements, report.seed) for rank in range(report.workers)]
     expected = exercise.expected(vectors)
     # An all-reduce has ended when its last worker has the sum.
@@ -207,7 +219,7 @@ class Exercise:
         return lanes(self.op, results).reshape(-1)[:elements].astype(np.uint32)
 
     def expected(self, vectors: list[NDArray[np.uint32]]) -> NDArray[np.uint32]:
-        """Sum all ranks' vectors by numpy, as the switch has to."""
+        """Return the result that the switch must have for all ranks' vectors, by numpy, uint32[elements]."""
         stacked = np.stack(vectors)
         if self.op == Op.MAX32:
             return np.asarray(stacked.max(axis=0), np.uint32)
@@ -227,14 +239,18 @@ EXERCISES = tuple(map(Exercise, Op))
 
 
 def exercises_for(max_growth_bytes: int | None) -> tuple[Exercise, ...]:
-    """Choose the exercises of a switch in which frames grow by at most so many bytes. None: by any number."""
+    """Return the exercises of a switch in which frames grow by at most so many bytes. None: by any number."""
     growth = {exercise: SHAPES[exercise.op].down_bytes - SHAPES[exercise.op].up_bytes for exercise in EXERCISES}
     return tuple(e for e, more in growth.items() if max_growth_bytes is None or more <= max_growth_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """One exercise, done."""
+    """The result of one exercise.
+
+    equal: True if all workers have numpy's sum. replicas_equal: True if all workers have the same bytes.
+    elements_per_s: of the slowest worker.
+    """
 
     exercise: Exercise
     chunks: int
@@ -351,7 +367,7 @@ class Assignment:
 
 
 class LinkPlan(NamedTuple):
-    """The link of every worker, and where its packets are shown."""
+    """The kind of the link of every worker, and the places of its packets."""
 
     kind: LinkKind
     pcap: Path | None
@@ -361,7 +377,11 @@ class LinkPlan(NamedTuple):
 
 
 def work(seat: Seat, plan: LinkPlan, pipe: Connection) -> None:
-    """Be one worker, from its socket to its statistics."""
+    """Run one worker in a process of its own: open its link, do the exercises, and send sums and statistics.
+
+    Messages to the parent: ("bound", address) · ("sums", op, results, seconds) for each exercise · ("statistics", ...).
+    From the parent: an Assignment.
+    """
     # Bound before the job is made: the switch admits a worker by its address and port.
     link = open_seat_link(seat, plan.kind, view_of(plan.pcap, seat.rank, show=plan.show))
     pipe.send(("bound", link.local))

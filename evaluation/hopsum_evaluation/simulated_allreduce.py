@@ -19,7 +19,7 @@ def simulate_allreduce(
     feedback: Sequence[ErrorFeedback] | None = None,
     present: Flags | Callable[[int, CollectivePhase], Flags | None] | None = None,
 ) -> list[Floats] | None:
-    """Return the mean as each rank decodes it, or None if the ranks skip.
+    """Return the mean as each rank decodes it, or None if a vector is not finite, which all ranks skip.
 
     Args:
         codec: of a job with at least as many workers as there are vectors.

@@ -101,7 +101,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, plot. Return 0 if measurement agrees with theory wherever they are compared."""
+    """Run the command: measure, print tables or JSON, write plots. Return 0 if measurement agrees with theory, else 1.
+
+    Returns 1 too when plots are wanted and matplotlib is missing.
+    """
     parser = build_parser()
     options = parser.parse_args(arguments)
     plan = _plan(parser, options)
@@ -133,7 +136,10 @@ def _plan(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Compa
 
 
 def method(text: str) -> tuple[MethodCandidate, ...]:
-    """Read a codec as `connect(codec=)` takes it, another method, or a family of those. Raises ArgumentTypeError."""
+    """Return the candidates of a name in --codecs: one of a codec or method, several of a family of other methods.
+
+    A codec is spelled as `connect(codec=)` takes it. Raises ArgumentTypeError for an unknown name.
+    """
     if text.partition(":")[0] in codec_names():
         codec_argument(text)
         known = {each.label: each for each in CANDIDATES}
@@ -194,8 +200,9 @@ def _plot(cells: Sequence[Cell], folder: Path) -> list[Path]:
 
 
 def error_plots(cells: Sequence[dict[str, Any]], titles: Mapping[str, str]) -> list[Plot]:
-    """Plot the errors of cells, as `as_json` makes them: two plots for each kind of vectors, in the kinds' order.
+    """Return plots of the errors of cells, two for each kind of vectors, in the order of kinds. Writes no file.
 
+    cells: as `as_json` makes them.
     titles: words for each kind of vectors.
     """
     # From the cells, not from the options: a report that is read again has no options.
@@ -237,7 +244,9 @@ def _said(defaults: Sequence[object]) -> str:
 
 
 def least_errors(cells: Sequence[dict[str, Any]]) -> tuple[int, dict[str, list[str]]]:
-    """Return the method of least error within each of BUDGETS, in words, by kind of vectors, and the workers of it.
+    """Return a number of workers and, by kind of vectors, the method of least error within each of BUDGETS, in words.
+
+    The number is the least above 2 that was measured, or the greatest. A budget in which no method fits has "-".
 
     cells: as `as_json` makes them.
     """
@@ -267,7 +276,7 @@ _EMPTY = "-"
 
 
 def as_json(cells: Sequence[Cell], plan: ComparisonPlan, plots: Sequence[Path], seconds: float) -> dict[str, Any]:
-    """Make the object of --json."""
+    """Return the object of --json. `plots` are the files that were written, `seconds` the time of the run."""
     return {
         "cells": [_cell(cell) for cell in cells],
         "methods": [candidate.label for candidate in plan.candidates],
@@ -291,7 +300,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
 
 
 def show(cells: Sequence[Cell], plan: ComparisonPlan, console: Console) -> None:
-    """Print the tables, and below them why some cells are empty."""
+    """Print a table for each kind of vectors, the methods of least error, and the reasons for empty cells."""
     for kind in plan.vectors:
         console.print(_table([cell for cell in cells if cell.vectors == kind], plan, kind))
     console.print(_least_table(cells))

@@ -56,7 +56,7 @@ class Cell:
     family: str
     workers: int
     nmse: float | None = None
-    """None: there is none, for this reason."""
+    """None: it cannot be measured, for `reason`."""
     nmse_se: float | None = None
     bits_up: float | None = None
     bits_down: float | None = None
@@ -83,7 +83,7 @@ def measure_all(plan: ComparisonPlan) -> Iterator[Cell]:
 
 
 def measure(plan: ComparisonPlan, candidate: MethodCandidate, kind: str, workers: int) -> Cell:
-    """Measure one cell."""
+    """Measure a method on one kind of vectors with so many workers. Where that fails, the cell has a reason instead."""
     place = (kind, candidate.label, candidate.family, workers)
     try:
         vectors = make_vectors(kind, workers, plan.elements, plan.seed, identical=plan.identical)

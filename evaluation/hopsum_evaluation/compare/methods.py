@@ -131,7 +131,7 @@ class EstimatorMethod:
 
 
 def count_bits(phases: Sequence[CollectivePhase], elements: int) -> Bits:
-    """Count the bits that phases send, per element."""
+    """Return the bits of the payloads that one worker sends and receives in some phases, per element of the vector."""
     up = down = 0.0
     for phase in phases:
         shape = SHAPES[phase.op]
@@ -237,13 +237,13 @@ def _in_levels(x: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def require_two(workers: int, name: str) -> None:
-    """Raise CodecError where a worker has nobody to exchange with."""
+    """Raise CodecError unless there are two workers at least. `name` is that of the method, for the message."""
     if workers < 2:
         raise CodecError(f"{name}: {workers} worker has nobody to exchange with; 2 at least")
 
 
 def codec_candidate(name: str, family: str = "") -> MethodCandidate:
-    """Return the method of a codec, which is called as `connect(codec=)` takes it.
+    """Return the method of a codec. `name` is spelled as `connect(codec=)` takes it, `family` by default the codec's.
 
     Raises:
         CodecError: no codec, or an option that it does not have. Whether options fit is found when it is made.

@@ -64,7 +64,7 @@ def make_vectors(kind: str, workers: int, elements: int, seed: int, *, identical
     Args:
         kind: one of VECTORS.
         workers: at most 32 for gradients.
-        identical: all workers have the first worker's.
+        identical: all workers have the first worker's, the same array.
 
     Raises:
         ValueError: more workers than recorded gradients.
@@ -82,7 +82,7 @@ def make_vectors(kind: str, workers: int, elements: int, seed: int, *, identical
 
 
 def recorded_origin() -> dict[str, Any]:
-    """Read how the gradients were recorded: model, seed, batch, steps_before, versions."""
+    """Return the origin of the recorded gradients: model, seed, batch, steps_before, versions."""
     origin: dict[str, Any] = json.loads(str(_recorded()["origin"]))
     return origin
 

@@ -38,7 +38,7 @@ class DemoCounts:
     """Frames that programs dropped, by reason."""
 
     def since(self, earlier: DemoCounts) -> DemoCounts:
-        """Subtract the counts of an earlier moment. Reasons of drops that did not occur are left out."""
+        """Return the counts since an earlier moment. Reasons of drops that did not occur since then are left out."""
         drops = {name: count - earlier.drops.get(name, 0) for name, count in self.drops.items()}
         return DemoCounts(
             self.interfaces - earlier.interfaces,
@@ -55,7 +55,7 @@ class DemoCounts:
 
 
 def read_quiet(read_counts: Callable[[], DemoCounts], quiet_s: float = QUIET_S) -> DemoCounts:
-    """Read until two looks are equal, or for `quiet_s` seconds.
+    """Call `read_counts` until two results are equal, or for `quiet_s` seconds. Return the last result.
 
     Counters of several places are read one after the other, so a frame that is under way at the first look is counted
     only by the places that are read last.
@@ -94,7 +94,9 @@ def network_of(name: str, workers: int | None) -> Topology:
 def make_job(
     cluster: LocalCluster, plan: DemoPlan, bound: Sequence[tuple[Address, Address | None]], tables: Mapping[str, Any]
 ) -> LocalJob:
-    """Make the job for workers' sockets and side channels, and begin to lose frames.
+    """Make the job for workers' sockets and side channels, and let the first switch lose frames as the plan says.
+
+    bound: by rank, the address of the data socket, and that of the side channel or None.
 
     Raises ControlPlaneError, DescriptionError.
     """
@@ -111,7 +113,10 @@ def make_job(
 
 
 def read_counts(cluster: LocalCluster, job: LocalJob) -> DemoCounts:
-    """Read the switches' interfaces, then the programs of those with workers."""
+    """Return the counts of the switches' interfaces, then of the programs of those with workers, since the start.
+
+    Raises ControlPlaneError or TopologyError.
+    """
     uplinks, interfaces = _read_uplinks(cluster), cluster.read_interfaces()
     events, drops, replies = Counter[str](), Counter[str](), 0
     for number, (controller, part) in enumerate(job.parts.items()):

@@ -104,7 +104,10 @@ class Nmse:
 
 
 def work(seat: Seat, plan: DemoPlan, pipe: Connection) -> None:
-    """Be one worker."""
+    """Run one worker in a process of its own: train twice and report to the parent, by the messages of the module.
+
+    stdout becomes stderr unless `plan.show` is set.
+    """
     interface, ip = "lo", "127.0.0.1"
     if plan.rate_bits_per_s is not None:
         assert seat.namespace is not None

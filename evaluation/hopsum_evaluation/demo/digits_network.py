@@ -77,7 +77,7 @@ def _images(train_x: NDArray[Any], train_y: NDArray[Any], test_x: NDArray[Any], 
 
 
 def make_network(images: Images, seed: int, channels: int, hidden: int) -> nn.Module:
-    """Make a convolutional network for these images. Its parameters follow from the seed.
+    """Make a convolutional network for these images. Its parameters follow from the seed, which becomes torch's too.
 
     Its first layer has so many channels, the second twice as many, the hidden one so many units.
     """
@@ -97,6 +97,6 @@ def make_network(images: Images, seed: int, channels: int, hidden: int) -> nn.Mo
 
 
 def accuracy(network: nn.Module, images: Images) -> float:
-    """Compute the share of test images that the network names right."""
+    """Return the share of test images, 0 to 1, that the network names right."""
     with torch.no_grad():
         return float((network(images.test_x).argmax(1) == images.test_y).float().mean())

@@ -124,7 +124,10 @@ def _rate(text: str) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the demo. Return 0 if every check holds."""
+    """Run the demo, and print tables or JSON. Return 0 if every check holds, else 1, also where it cannot run.
+
+    Without root the process may be replaced by the same command as root of a user namespace.
+    """
     parser = build_parser()
     options = parser.parse_args(arguments)
     try:
@@ -208,14 +211,21 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
 
 
 def make_plan(report: DemoReport, folder: Path, deadline_s: float = DEADLINE_S) -> DemoPlan:
-    """Make the plan of the run that `report` describes."""
+    """Return the plan of the run that `report` describes, with UDP links of no rate and FEW_PARAMETERS parameters.
+
+    deadline_s: the deadline of each phase of an all-reduce.
+    """
     same = (report.workers, report.steps, BATCH, report.codec, report.data, report.seed)
     how = (FEW_PARAMETERS, report.quorum, report.loss, report.peers)
     return DemoPlan(*same, *how, deadline_s=deadline_s, folder=folder)
 
 
 def run(plan: DemoPlan, report: DemoReport, console: Console, network: Topology | None = None) -> None:
-    """Start the switch, or those of a network, make the job, train twice, fill the report."""
+    """Start the switch, or those of a network, make the job, train twice, fill the report. Show progress on `console`.
+
+    Where links cannot have the plan's rate, the workers share loopback, and the report has the reason. Raises
+    ControlPlaneError, TopologyError or WorkerDiedError.
+    """
     console.print(f"preparing codec {plan.codec} (compiled once, then cached) ...")
     # Here, before several processes would compile its kernels, and the workers' loop, at once.
     codec = make_codec(plan.codec, workers=plan.workers)
@@ -274,7 +284,8 @@ def _start_cluster(stack: ExitStack, plan: DemoPlan, report: DemoReport) -> Loca
 def follow(pool: WorkerPool, progress: Progress, plan: DemoPlan, phase: str, last: str) -> list[tuple[Any, ...]]:
     """Show the steps of one training until every worker has sent its `last` message. Return those by rank.
 
-    The bar's clock begins with the first step: until then workers import torch, and meet.
+    The bar's clock begins with the first step: until then workers import torch, and meet. Raises WorkerDiedError when a
+    worker ends or sends another message.
     """
     task = progress.add_task(phase, start=False, total=plan.steps * plan.workers, loss="starting")
     found: dict[int, tuple[Any, ...]] = {}
@@ -292,7 +303,7 @@ def follow(pool: WorkerPool, progress: Progress, plan: DemoPlan, phase: str, las
 
 
 def take_in(report: DemoReport, trained: Sequence[DemoResult]) -> None:
-    """Fill in what the workers found."""
+    """Fill the report with the workers' figures of the training through the switch, by rank."""
     report.loss_first = sum(each.loss_first for each in trained) / len(trained)
     report.loss_last = sum(each.loss_last for each in trained) / len(trained)
     report.accuracy = trained[0].accuracy
@@ -389,7 +400,7 @@ class DemoReport:
 
     @property
     def counters_agree(self) -> bool:
-        """Tell if no place counted what the place before it had not, and no chunk was added twice.
+        """True if no place counted more than the place before it on the way, and no chunk was added twice.
 
         A full queue on the way may lose a frame. Where all workers complete a sum, no more is lost than is sent again.
         """
@@ -440,7 +451,7 @@ class DemoReport:
         return self.steps * 2 * (self.workers - 1) * 4 * self.parameters
 
     def as_json(self) -> dict[str, Any]:
-        """Make the object of --json."""
+        """Return the object of --json."""
         return {
             **{name: getattr(self, name) for name in _AS_THEY_ARE},
             **{name: round(getattr(self, name), 4) for name in _ROUNDED},
@@ -454,7 +465,7 @@ class DemoReport:
         }
 
     def print(self, console: Console) -> None:
-        """Print the tables."""
+        """Print the report as tables, with the verdict below."""
         console.print(self._training())
         if self.not_shaped:
             console.print(

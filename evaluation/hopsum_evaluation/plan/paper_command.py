@@ -39,7 +39,7 @@ MINIBATCH_S = 0.2
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of this word."""
+    """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog="hopsum plan paper",
         description=(__doc__ or "").partition("\n\n")[2],
@@ -75,7 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compute and print. Return 0 unless a statement is not reproduced with this C."""
+    """Run the command: compute, print tables or JSON. Return 0 if all statements are reproduced with this C, else 1."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     try:
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def show(job: SynchronousSgd, console: Console) -> None:
-    """Print the statements, and the published table of gzip."""
+    """Print each statement of the publication with the model's figure and verdict, and the published table of gzip."""
     console.print(
         f"W = {job.weights_bytes / 1e6:,.0f} MB, chi = {format_rate(8 * job.bytes_per_s)}, i = {job.iterations:g}, "
         f"C = {said_time(job.minibatch_s)} (not published)", highlight=False,

@@ -33,13 +33,13 @@ class SynchronousSgd:
     """
 
     weights_bytes: float
-    """W"""
+    """W: size of all parameters"""
     minibatch_s: float
-    """C: a minibatch of the single node"""
+    """C: seconds of a minibatch on the single node"""
     iterations: float
-    """i: between two updates"""
+    """i: minibatches between two updates"""
     bytes_per_s: float
-    """chi"""
+    """chi: rate of the network"""
 
     def __post_init__(self) -> None:
         for name in ("weights_bytes", "minibatch_s", "iterations", "bytes_per_s"):
@@ -50,19 +50,19 @@ class SynchronousSgd:
 
     @property
     def single_node_s(self) -> float:
-        """One worker's time for the same minibatches, which sends nothing."""
+        """Seconds of a single node for the minibatches of one update, i C. It sends nothing."""
         return self.iterations * self.minibatch_s
 
     def compute_s(self, workers: float, overhead: float = 1.0) -> float:
-        """Return T_cmt, with operation overhead h."""
+        """Return T_cmt, the seconds that M workers compute for an update. `overhead` is h: 1 is none."""
         return self.single_node_s / workers * overhead
 
     def transfer_s(self, workers: float, ratio: float = 1.0) -> float:
-        """Return T_inf, with compression ratio rho."""
+        """Return T_inf, the seconds of transfers in an update. `ratio` is rho, compressed over whole size."""
         return self.weights_bytes * workers / self.bytes_per_s * ratio
 
     def update_s(self, workers: float, ratio: float = 1.0, overhead: float = 1.0) -> float:
-        """Return T_update, parameters being compressed once for all."""
+        """Return T_update, the seconds of an update, T_cmt + T_inf. Compression itself takes no time here."""
         return self.compute_s(workers, overhead) + self.transfer_s(workers, ratio)
 
     def speedup(self, workers: float, ratio: float = 1.0, overhead: float = 1.0) -> float:
@@ -70,21 +70,24 @@ class SynchronousSgd:
         return self.single_node_s / self.update_s(workers, ratio, overhead)
 
     def overhead_bound(self, workers: float, ratio: float, slack: float) -> float:
-        """Return the most h for an update within r = `slack` times i C / M. Below 0: none is."""
+        """Return the largest overhead h with which an update takes at most `slack` (r) times i C / M.
+
+        A result below 0: no update is as short as that.
+        """
         return slack - ratio * workers**2 * self.weights_bytes / (self.single_node_s * self.bytes_per_s)
 
     def crossing_workers(self, ratio: float = 1.0) -> float:
-        """Return the M at which T_inf is as long as T_cmt. An update is shortest at that M, too."""
+        """Return the number of workers at which T_inf is as long as T_cmt. An update is shortest at that number."""
         # T_cmt falls as 1 / M and T_inf rises as M: they meet at the root.
         return float((self.single_node_s * self.bytes_per_s / (ratio * self.weights_bytes)) ** 0.5)
 
     def overtaking_workers(self, ratio: float = 1.0) -> float:
-        """Return the M at which T_inf is as long as the single node's computing: more are slower than one."""
+        """Return the number of workers at which T_inf is as long as the single node's computing: more are slower."""
         return self.single_node_s * self.bytes_per_s / (ratio * self.weights_bytes)
 
 
 class Repeated(NamedTuple):
-    """A compression that nobody can compute on: every update compresses and decompresses all of W."""
+    """A compression whose results cannot be added: every update compresses and decompresses all of W."""
 
     ratio: float
     """Compressed size over size, below 1: the inverse of what is published."""
@@ -120,7 +123,7 @@ SHOWN_WORKERS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class PaperClaim:
-    """A line of the publication beside what the model gives."""
+    """A statement of the publication, the figure of the model for it, and the verdict."""
 
     claim: str
     published: str
@@ -131,7 +134,7 @@ class PaperClaim:
 
 
 def claims(job: SynchronousSgd) -> list[PaperClaim]:
-    """Return every line of section 4 that the printed text makes a statement of."""
+    """Return the statements in the text of the publication's section 4, each with the model's verdict for this job."""
     most = PUBLISHED_WORKERS
     rate = job.weights_bytes / (job.iterations * job.bytes_per_s)
     crossing, overtaking = job.crossing_workers(), job.overtaking_workers()

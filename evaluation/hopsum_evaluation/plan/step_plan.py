@@ -66,7 +66,7 @@ _BITS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class MethodPlan:
-    """A step with one way to sum gradients."""
+    """The plan of a step with one method to sum gradients: bytes and seconds of one worker."""
 
     method: str
     up_bytes: float
@@ -132,7 +132,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command and return 0."""
+    """Run the command: measure costs, and print a table or JSON. Return 0."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     elements = int(options.elements or options.bytes // _FLOAT_BYTES)
@@ -180,7 +180,7 @@ class PlanCosts:
 
     chunk_s: network seconds of an all-reduce, for each chunk. 0 where they cannot be measured.
     vector_s: of the shortest all-reduce. 0 where it cannot be measured.
-    missing: why these two were not measured, or empty.
+    missing: the reason why these two were not measured, or empty.
     codec_s: to encode and decode an element, by codec.
     first_s: the part of codec_s before the first code can be sent, by codec. A two-shot encodes all before it sends.
     nmse: error of the mean by codec, where it is known.
@@ -199,7 +199,10 @@ class PlanCosts:
 
 
 def measure_costs(options: argparse.Namespace) -> PlanCosts:
-    """Measure the costs of the codecs that the command's arguments name, and of those that ranks add themselves."""
+    """Measure the costs of the codecs that the command's arguments name, and of those that ranks add themselves.
+
+    Of `options` it reads seed, codec (None: all of CODECS), workers and density. Raises as `measure_network` does.
+    """
     costs = PlanCosts(*measure_network(options.seed))
     # A job of one rank: it adds as many elements as each of n ranks, n versions of an n-th of the vector.
     for bits in TWO_SHOT_BITS:
@@ -223,7 +226,11 @@ def measure_costs(options: argparse.Namespace) -> PlanCosts:
 
 
 def plan_step(options: argparse.Namespace, elements: int, costs: PlanCosts) -> list[MethodPlan]:
-    """Return a row for each method: arithmetic on the costs, without measuring."""
+    """Return a row for each method: arithmetic on the costs, without measuring.
+
+    Of `options` it reads workers, rate, buckets, placement, density, overlap and compute. Raises PlanError for a codec
+    that declares no sizes.
+    """
     workers, rows = options.workers, list[MethodPlan]()
 
     def add(method: str, traffic: StepTraffic) -> None:
@@ -282,7 +289,7 @@ def codec_seconds(codec: Codec, density: float, seed: int, elements: int = MEASU
 
 
 def nmse_of(codec: Codec, seed: int) -> float:
-    """Return the error of the mean of equal N(0, 1) vectors, of all ranks of a job, as measured."""
+    """Measure the NMSE of the mean of all ranks of a job in memory, all with the same N(0, 1) vector."""
     x = np.random.default_rng(seed).standard_normal(MEASURED_ELEMENTS, dtype=np.float32)
     means = simulate_allreduce(codec, [x] * codec.workers, seed=seed, step=0)
     assert means is not None
@@ -290,10 +297,11 @@ def nmse_of(codec: Codec, seed: int) -> float:
 
 
 def measure_network(seed: int) -> tuple[float, float, str]:
-    """Return the seconds between an UPDATE and the next on a busy worker, and those of the shortest all-reduce.
+    """Measure the seconds between an UPDATE and the next on a busy worker, and those of the shortest all-reduce.
 
-    0 for both and the reason where none can be measured. One worker sums with codec fixed through an embedded switch
-    on loopback, which needs a core of its own.
+    Returns both and "", or two zeros and the reason where a package is missing. One worker sums with codec fixed
+    through an embedded switch on loopback, which needs a core of its own. Raises TopologyError or ControlPlaneError
+    when the switch does not start.
     """
     try:
         from hopsum_topologies.local_cluster import LocalCluster

@@ -33,11 +33,11 @@ TCP_BYTES: Final = 32
 
 
 class PlanError(HopsumError):
-    """A plan was asked for with a value that no job has, or of a codec that declares no sizes."""
+    """A plan is impossible: a value that no job has, or a codec that declares no sizes."""
 
 
 class StepTraffic(NamedTuple):
-    """The bytes, chunks and phases of one worker in one training step."""
+    """The bytes on the link of one worker in one training step, its chunks, and the phases of a vector."""
 
     up_bytes: float
     down_bytes: float
@@ -56,7 +56,7 @@ class PhaseTraffic(NamedTuple):
 
 
 def summed_traffic(codec: Codec, elements: int, vectors: int, density: float) -> StepTraffic:
-    """Count the bytes of a step with a codec whose payloads a switch sums.
+    """Return the traffic of a worker in a step with a codec whose payloads a switch sums.
 
     Args:
         codec: made for the job's workers.
@@ -83,7 +83,7 @@ def summed_traffic(codec: Codec, elements: int, vectors: int, density: float) ->
 
 
 def at_hosts(traffic: StepTraffic, workers: int) -> StepTraffic:
-    """Count the bytes at a host that has a worker and a switch for an n-th of the chunks.
+    """Return the traffic at a host that has a worker and a switch for an n-th of the chunks, n being `workers`.
 
     The worker's UPDATEs to the other hosts leave, and so do the switch's RESULTs to the other workers. As many arrive.
     """
@@ -108,12 +108,12 @@ def exchanges_of(codec: Codec, elements: int, density: float) -> Iterator[PhaseT
 
 
 def ring_traffic(elements: int, workers: int, element_bytes: int) -> StepTraffic:
-    """Count the bytes of a ring all-reduce of elements of `element_bytes`, the same in both directions."""
+    """Return the traffic of a worker in a ring all-reduce of elements of `element_bytes`. It has no chunks."""
     return _exchanged(elements, workers, element_bytes)
 
 
 def two_shot_traffic(elements: int, workers: int, bits: int) -> StepTraffic:
-    """Count the bytes of a two-shot all-reduce of codes of `bits`, the same in both directions."""
+    """Return the traffic of a worker in a two-shot all-reduce of codes of `bits` bits. It has no chunks."""
     return _exchanged(elements, workers, bits / 8 + 4 / TWO_SHOT_BLOCK)
 
 

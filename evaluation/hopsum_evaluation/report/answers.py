@@ -52,7 +52,7 @@ MOST_OFF: Final = 0.25
 
 
 class How(StrEnum):
-    """How the seconds of a row were measured."""
+    """The kind of measurement behind the seconds of a row."""
 
     TRAINED = "trained over these links"
     COUNTED = "steps counted on unlimited links, times the seconds of a timed step"
@@ -60,7 +60,10 @@ class How(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What the samples of a ratio say of hopsum, by their whole interval."""
+    """The result of hopsum in a ratio, seconds of others over those of hopsum, by the whole interval of its samples.
+
+    LEVEL: 1 is inside the interval. OPEN: there is no interval.
+    """
 
     WON = "won"
     LOST = "lost"
@@ -73,7 +76,10 @@ _FASTER: Final = Claim("faster", "seconds of others over those of hopsum", "own"
 
 
 def outcome(ratios: Sequence[float]) -> Outcome:
-    """Say whether hopsum was faster: the verdict of the page of claims on "at least 1.0"."""
+    """Return the outcome of ratios, one per seed: the verdict of the page of claims on "at least 1.0".
+
+    OPEN for fewer than three samples, or one that is not finite.
+    """
     judged = judge(_FASTER, ratios)
     if judged.ours is None:
         return Outcome.OPEN
@@ -132,7 +138,7 @@ Times = dict[str, dict[int, float]]
 
 @dataclass(slots=True)
 class LinkAnswer:
-    """What was measured of a model, or of an all-reduce, on links of one rate: a row.
+    """The measured seconds of a model, or of an all-reduce, on links of one rate: a row.
 
     name: of the model, empty for an all-reduce.
     model: the name and its size, or the size of the vector, in words.
@@ -155,16 +161,22 @@ class LinkAnswer:
         return format_rate(self.bits_per_s)
 
     def best(self, names: Iterable[str], place: str = FABRIC) -> str | None:
-        """Name the scheme with the fewest mean seconds, or None where none reached the target with every seed."""
+        """Return the one of the schemes with the fewest mean seconds at a place. Schemes without times are left out.
+
+        None: none of them reached the target with every seed.
+        """
         means = {name: self.mean(name, place) for name in names if name in self.times[place]}
         return min(means, key=means.__getitem__) if means and min(means.values()) < inf else None
 
     def mean(self, name: str, place: str = FABRIC) -> float:
-        """Average a scheme's seconds over its seeds."""
+        """Return a scheme's mean seconds over its seeds, infinity if one missed the target.
+
+        The scheme must have times at the place.
+        """
         return fmean(self.times[place][name].values())
 
     def ours(self, place: str) -> str | None:
-        """Name hopsum's fastest safe scheme with the switches at one place."""
+        """Return hopsum's fastest safe scheme with the switches at one place, None as `best` does."""
         return self.best((name for name in self.times[place] if name in self.safe), place)
 
     def ratio(self, others: Sequence[str], ours: str | None, place: str = FABRIC) -> Ratio:
@@ -176,7 +188,7 @@ class LinkAnswer:
         return make_ratio(self.ratios(others, ours, place))
 
     def ratios(self, others: Sequence[str], ours: str | None, place: str) -> list[float]:
-        """Return the ratio of each seed. nan: a training missed the target."""
+        """Return the samples of `ratio`, one for each seed that both sides have. nan: a training missed the target."""
         theirs = [self.times[FABRIC].get(name, {}) for name in others]
         mine = self.times[place].get(ours or "", {})
         pairs = ((s, [each[seed] for each in theirs if seed in each]) for seed, s in mine.items())
@@ -186,7 +198,7 @@ class LinkAnswer:
 def answers_of(result: Result) -> list[LinkAnswer]:
     """Group the trainings of a result of section `links` by model and links, in the order of its cases.
 
-    Counted steps times the seconds of a step are seconds to the target.
+    Counted steps times the seconds of a step are seconds to the target. Empty for a result without trainings.
     """
     found: dict[tuple[str, float], LinkAnswer] = {}
     steps, safe = steps_of(result), _safe_schemes(result)
@@ -252,7 +264,8 @@ def _family(scheme: str) -> str:
 def steps_of(result: Result, *, over_links: bool = False) -> dict[str, Times]:
     """Return the steps to the target by model, of trainings on unlimited links, or of those over shaped links.
 
-    The rate does not change the steps of a seed.
+    Below each model they are by scheme and seed, infinity where a training missed the target. The rate does not change
+    the steps of a seed.
     """
     found: dict[str, Times] = defaultdict(lambda: defaultdict(dict))
     for document in _documents(result, "accuracy"):
@@ -264,7 +277,10 @@ def steps_of(result: Result, *, over_links: bool = False) -> dict[str, Times]:
 
 
 def all_reduces_of(result: Result) -> list[tuple[dict[str, Any], dict[str, Any], LinkAnswer]]:
-    """List documents and entries of all-reduces, each with its seconds."""
+    """Return (document, entry of its "rates", answer) for all all-reduces but those that check time dilation.
+
+    Entries of one size and rate share one answer, which has the seconds of all of them under seed 0.
+    """
     found: dict[tuple[int, float], LinkAnswer] = {}
     listed = []
     for document in _documents(result, "allreduce"):
@@ -325,7 +341,7 @@ def _compared(answer: LinkAnswer, others: Sequence[str], ours: str, place: str) 
 
 
 def said_ratio(ratio: Ratio) -> str:
-    """Write a ratio with its interval where it has one."""
+    """Return a ratio in words, with its interval where it has one. "-" where its mean is not finite."""
     if not isfinite(ratio.mean):
         return "-"
     interval = "" if ratio.low is None else f" ({format_number(ratio.low, 2)} to {format_number(ratio.high, 2)})"
@@ -362,7 +378,10 @@ class Compared(NamedTuple):
 
 
 def compare(answers: Sequence[LinkAnswer], others: Sequence[str], place: str) -> Compared:
-    """Compare hopsum's fastest scheme at one place with the fastest of others in every row that has both."""
+    """Compare hopsum's fastest scheme at one place with the fastest of others in every row that has both.
+
+    Rows in which a training missed its target are left out too.
+    """
     ratios = [each.ratios(others, each.ours(place), place) for each in answers]
     found = [each for each in ratios if each and isfinite(make_ratio(each).mean)]
     means = [make_ratio(each).mean for each in found]
@@ -431,7 +450,10 @@ def auto_table(result: Result) -> ShownTable:
 
 
 def accuracy_words(result: Result) -> str:
-    """Say in one sentence how many steps hopsum's schemes take, over those of fp32."""
+    """Return a sentence with the steps to the target of hopsum's schemes over those of fp32.
+
+    Without trainings the sentence says that there are none.
+    """
     table, said = accuracy_table(result), []
     for column, head in enumerate(table.heads[1:], 1):
         if is_ours(head.strip("`")) and not diloco_of(head.strip("`")).every:
@@ -562,7 +584,7 @@ def check_table(result: Result) -> ShownTable:
 
 
 def check_words(table: ShownTable) -> str:
-    """Say the direction of the error of time dilation, as measured."""
+    """Return a sentence on the error of time dilation, from a `check_table`. Raises ValueError for one without rows."""
     ratios = [float(row[-1]) for row in table.rows]
     return (
         f"Dilated times are {min(ratios):.2f} to {max(ratios):.2f} of those that are not: below 1, the page is too "
@@ -571,7 +593,10 @@ def check_words(table: ShownTable) -> str:
 
 
 def speed_bars(answers: Sequence[LinkAnswer]) -> BarChart | None:
-    """Chart how many times as fast as fp32 each side is: a panel for each rate, a group for each model."""
+    """Return a chart of the speeds of each side over that of fp32: a panel for each rate, a group for each model.
+
+    Rows without fp32 are left out. None where no row is left.
+    """
     measured = [each for each in answers if "fp32" in each.times[FABRIC]]
     panels = []
     for rate in dict.fromkeys(each.bits_per_s for each in measured):

@@ -83,7 +83,7 @@ class Judged:
     """A claim with its samples and verdict.
 
     ours: interval of the samples, None where there is none.
-    reason: why there is no interval, or why the verdict says little. Empty where neither holds.
+    reason: the cause of a missing interval, or of a verdict that says little. Empty where there is neither.
     """
 
     claim: Claim
@@ -99,7 +99,7 @@ def judge(claim: Claim, samples: Sequence[float], reason: str = "") -> Judged:
     Args:
         claim: the published figure.
         samples: measured figures, one per seed.
-        reason: why there are none, or one is not finite.
+        reason: the cause of samples that are missing or not finite. Empty: a usual one is named.
     """
     found = tuple(float(each) for each in samples)
     if len(found) < LEAST:

@@ -69,7 +69,7 @@ _FEW: Final = (
 
 
 def run(settings: Settings, tell: Tell) -> Result:
-    """Compare all methods, then the published table with its formula and with the chosen table. Raises NotRunError."""
+    """Compare all methods, then the published table with its formula and with the chosen table. Return the figures."""
     vectors = settings.pick(("gradient",), ("gradient", "gaussian"), tuple(TITLES))
     workers = settings.pick((1, 4), (1, 4, 16), (1, 2, 4, 8, 16, 32, 64))
     repeats, elements = settings.pick(3, 3, 5), settings.pick(1 << 12, 1 << 14, 1 << 14)
@@ -123,7 +123,10 @@ def _equal_workers(seed: int, elements: int) -> list[dict[str, float]]:
 
 
 def homomorphic_error(seed: int, elements: int, workers: int = 4) -> float:
-    """Compute |decoded sum - mean of decoded contributions|^2 over |that mean|^2, of the published table."""
+    """Return |decoded sum - mean of decoded contributions|^2 over |that mean|^2, for THC as published.
+
+    The contributions are Gaussian vectors.
+    """
     codec = make_codec(thc_published.NAME, workers=workers)
     vectors = make_vectors("gaussian", workers, elements, seed, identical=False)
     joint = _decoded(codec, vectors, seed, range(workers))

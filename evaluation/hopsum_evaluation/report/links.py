@@ -78,7 +78,7 @@ class LinkCase(NamedTuple):
 
 
 def cases_of(settings: Settings) -> list[LinkCase]:
-    """List the cases of a report of this size, the most needed first."""
+    """Return the cases of a report of this size, the most needed first."""
     rates, places = settings.pick(RATES[:1], RATES, RATES), ("fabric", "hosts")
     lengths = settings.pick(("--seeds", "1", "--scale", "0.05"), ("--seeds", "1"), ("--seeds", SEEDS))
     # One short vector. At full size also one in eight buckets.
@@ -161,7 +161,11 @@ def _check(rate: str, spare: float) -> LinkCase:
 
 
 def run(settings: Settings, tell: Tell) -> Result:
-    """Measure every case that the folder lacks, until there is an interrupt ("stopped"). Raises NotRunError."""
+    """Measure every case that the folder lacks, and write a file for each. Return the figures of all cases.
+
+    After Ctrl-C the figures of the finished cases are returned, with "stopped" True. Without any of them the interrupt
+    is raised again. A case that fails is in "failed", with its reason. Raises NotRunError where no case can run.
+    """
     if reason := unavailable():
         raise NotRunError(reason)
     cases, documents, failed = cases_of(settings), list[dict[str, Any]](), dict[str, str]()
@@ -201,7 +205,7 @@ def _kept(case: LinkCase, settings: Settings) -> dict[str, Any] | None:
 
 
 def arguments_of(case: LinkCase, dilate: bool, cores: int) -> list[str]:
-    """Complete the arguments of a case for a machine with so many processors.
+    """Return all arguments of a case for a machine with so many processors.
 
     With `dilate`, fewer than two processors for each worker and switch bring --dilate: its factor takes `spare`
     processors for each of them.

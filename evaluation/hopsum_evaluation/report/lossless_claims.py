@@ -90,7 +90,7 @@ _CLAIMED: Final = 0.05
 
 
 def run(settings: Settings, tell: Tell) -> Result:
-    """Measure speed, a step, and what peels. Raises NotRunError."""
+    """Measure the speed of the codec, a training step, and the peeling of sketches. Return the figures."""
     repeats = settings.pick(3, 5, 10)
     speed = _measure_speed(settings, repeats, tell)
     iteration = measure_iterations(settings, repeats)
@@ -131,7 +131,10 @@ def _measure_speed(settings: Settings, repeats: int, tell: Tell) -> list[dict[st
 
 
 def speedup(elements_per_s: float, bytes_of_dense: float, link_bits_per_s: float) -> float:
-    """Divide the time of a dense float32 vector on a link by that of codec and bytes, one after the other."""
+    """Return the time of a dense float32 vector on a link over that of codec and bytes, one after the other.
+
+    bytes_of_dense: bytes that the codec sends, as a share of those of the dense vector.
+    """
     dense_s = 32 / link_bits_per_s
     return dense_s / (1 / elements_per_s + dense_s * bytes_of_dense)
 
@@ -217,10 +220,10 @@ def _peel_table(gammas: Sequence[float], peeled: Sequence[dict[str, Any]]) -> Sh
 def unpeeled(
     kernels: SketchKernels, members: NDArray[np.uint32], gamma: float, *, block_elements: int = 1024, key: int = 0
 ) -> int:
-    """Return how many members, ascending, at most 2^24, do not peel in one sketch of gamma cells per member.
+    """Return the number of members that do not peel in one sketch of gamma cells per member.
 
-    This is what becomes of a sketch whose size is fixed beforehand: below about 1.22 cells per member most of the
-    members stay, all at once. `make_plan` finds that out in time.
+    `members` are ascending places, at most 2^24 of them. Below about 1.22 cells per member most of the members of a
+    sketch of fixed size stay. `make_plan` finds that out in time.
     """
     layout = SketchLayout.of(max(1, ceil(gamma * members.size / 3)), block_elements, key)
     return members.size - kernels.peel(members, layout, np.empty(members.size, np.uint32))
@@ -234,7 +237,10 @@ def share_left(members: int, gamma: float, density: float, rng: np.random.Genera
 
 
 def threshold(members: int, density: float, rng: np.random.Generator, step: float = 0.005) -> float:
-    """Find the least gamma, in multiples of `step`, at which a sketch of so many members peels, by bisection."""
+    """Return the least gamma, a multiple of `step` up to 1.6, at which a sketch of so many members peels, by bisection.
+
+    density: share of the vector's elements that are members.
+    """
     places, kernels, key = _places(members, density, rng), SketchKernels(), int(rng.integers(1 << 62))
     # Fewer cells than elements never peel, and 1.6 is far above THRESHOLD: the answer is in between.
     low, high = round(1.0 / step), round(1.6 / step)
@@ -303,6 +309,9 @@ def _seconds_of(step: Callable[[], None]) -> float:
 def iteration_speedup(
     compute_s: float, parameters: int, elements_per_s: float, bytes_of_dense: float, link_bits_per_s: float
 ) -> float:
-    """Divide the time of a step with a dense float32 gradient by that with codec and bytes. Nothing overlaps."""
+    """Return the time of a step with a dense float32 gradient over that with codec and bytes. Nothing overlaps.
+
+    bytes_of_dense: bytes that the codec sends, as a share of those of the dense gradient.
+    """
     dense_s = 32 * parameters / link_bits_per_s
     return (compute_s + dense_s) / (compute_s + parameters / elements_per_s + dense_s * bytes_of_dense)

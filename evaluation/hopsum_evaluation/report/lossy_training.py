@@ -146,7 +146,8 @@ def allreduce(
         codec: codec of all workers. Its granularity is even if `published`, so that half of it stands for zero.
         vectors: one per worker, float32[n].
         context: seed and step.
-        feedback: one per worker, without an all-reduce in progress. None: the codec has none.
+        feedback: one per worker, without an all-reduce in progress, which gets the new residual. None: the codec has
+            none.
         fate: lost packets. None: nothing is missing.
         published: True for the behaviour of the published scheme, False for hopsum's.
     """
@@ -174,7 +175,10 @@ def allreduce(
 def zero_filled(
     codec: LookupTableCodec, results: NDArray[np.uint8], present: Mask
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-    """Change results as if missing workers had sent zeros, which are half the granularity. All are contributors."""
+    """Return results as if missing workers had sent zeros, and bitmaps with all workers as contributors.
+
+    Zero is half the granularity. `results` stays as it is.
+    """
     lanes = results.view(_lane_type(codec)) + (~present).sum(axis=0)[:, None] * (codec.granularity // 2)
     everybody = np.full(len(results), (1 << len(present)) - 1, np.uint64)
     return np.ascontiguousarray(lanes.astype(_lane_type(codec))).view(np.uint8), everybody
@@ -222,7 +226,7 @@ class TrainingOutcome:
 
 
 def make_case_codec(case: Case) -> LookupTableCodec:
-    """Make the codec of a case: THC as published, whose sums need lanes of 16 bits, or codec thc."""
+    """Make the codec of a case of scheme "published", THC with lanes of 16 bits, or "ours", codec thc of its bits."""
     if case.scheme == "published":
         made = make_codec(thc_published.NAME, workers=case.workers, lane_bits=LANE_BITS)
     else:
@@ -232,7 +236,10 @@ def make_case_codec(case: Case) -> LookupTableCodec:
 
 
 def train(learner: Learner, case: Case, settings: Settings, repeat: int) -> TrainingOutcome:
-    """Train once. First parameters and batches follow from settings and repeat, the same for all schemes."""
+    """Train once in memory. Return the figures. First parameters and batches are the same for all schemes.
+
+    They follow from settings and `repeat`, batches from the number of workers too.
+    """
     workers = range(case.workers)
     first = learner.start(settings.rng("data", "parameters", repeat))
     parameters, speed = [first.copy() for _ in workers], [np.zeros_like(first) for _ in workers]

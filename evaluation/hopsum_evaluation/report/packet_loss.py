@@ -76,7 +76,7 @@ _SCHEMES: Final = {
 
 
 def run(settings: Settings, tell: Tell) -> Result:
-    """Do all trainings. Raises NotRunError without scikit-learn."""
+    """Do all trainings, each several times. Return the figures. Raises NotRunError without scikit-learn."""
     learner = Learner()
     cases = make_cases(settings)
     repeats = settings.pick(3, 4, 5)
@@ -89,7 +89,7 @@ def run(settings: Settings, tell: Tell) -> Result:
 
 
 def make_cases(settings: Settings) -> list[Case]:
-    """List every training once."""
+    """Return every training of a report of this size once."""
     # The small size only shows that the code runs.
     steps = settings.pick(20, 120, 400)
     losses = settings.pick((0.01, 0.05), (0.001, 0.01, 0.05), (0.001, 0.005, 0.01, 0.02, 0.05))

@@ -71,7 +71,7 @@ def write_pages(report: dict[str, Any], parts: Parts, folder: Path) -> None:
 
 
 def answers_page(report: dict[str, Any]) -> str:
-    """Write the page of answers: the picture, what to use, every figure, and how all of it was measured."""
+    """Return the page of answers in Markdown: the picture, the answers, every figure, and the conditions of the run."""
     result = report["sections"].get(LINKS, {})
     check, predicted = check_table(result), plan_table(result)
     # Steps on links that are not shaped are counted, not timed.
@@ -142,7 +142,10 @@ _FEW: Final = ", and a machine with two processors for each worker and switch"
 
 
 def answer_lines(report: dict[str, Any], docs: str) -> list[str]:
-    """Write the answer for README and the page: four questions, a table, a picture. `docs`: where the pages are."""
+    """Return the lines of the answer for README or the page of answers: four questions, a table, a picture.
+
+    docs: the folder of the pages, with a slash at the end, for README. Empty for the page, which also has every row.
+    """
     result = report["sections"].get(LINKS, {})
     found = answers_of(result)
     if not found:
@@ -159,7 +162,7 @@ def answer_lines(report: dict[str, Any], docs: str) -> list[str]:
 
 
 def question_lines(answers: Sequence[LinkAnswer], result: Mapping[str, Any]) -> list[str]:
-    """Answer the four questions of a reader, a line for each."""
+    """Return the answers to the four questions of a reader, a line for each, and a remark on their measurement."""
     over = []
     for rate in dict.fromkeys(each.bits_per_s for each in answers):
         same = compare([each for each in answers if each.bits_per_s == rate], ("fp32",), FABRIC)
@@ -188,7 +191,7 @@ def _against(answers: Sequence[LinkAnswer], place: str) -> str:
 
 
 def plan_words(table: ShownTable) -> str:
-    """Count the predictions that are near what was measured."""
+    """Return a sentence with the number of predictions of a `plan_table` that are near the measured values."""
     ratios = [float(cell) for row in table.rows for cell in row[1:] if cell != "-"]
     near = sum(1 - MOST_OFF <= each <= 1 + MOST_OFF for each in ratios)
     return f"{near} of {len(ratios)} are within {MOST_OFF:.0%}. Below 1: the plan is too hopeful."
@@ -204,7 +207,7 @@ _CODE_OF_OTHERS: Final = (
 
 
 def claims_page(report: dict[str, Any], parts: Parts) -> str:
-    """Write the page of claims: a table for each section."""
+    """Return the page of claims in Markdown, with a table for each section."""
     lines = [
         "# Claims",
         "",
@@ -222,14 +225,14 @@ def claims_page(report: dict[str, Any], parts: Parts) -> str:
 
 
 def claim_lines(report: dict[str, Any], name: str, judged: Sequence[Judged]) -> list[str]:
-    """Write the claims of a section: how many are reproduced, when and where they were measured, and a table."""
+    """Return the lines of a section's claims: the number reproduced, date and machine of the figures, and a table."""
     held = sum(each.verdict is Verdict.REPRODUCED for each in judged)
     table = ShownTable(name, _CLAIM_HEADS, [claim_cells(each) for each in judged])
     return [f"{held} of {len(judged)} reproduced. {stamp(report, name)}.", "", *_markdown(table)]
 
 
 def stamp(report: dict[str, Any], section: str) -> str:
-    """Name date, machine with its users, and commit of a section's figures, with the remark on its run if any."""
+    """Return date, processor, cores, number of workers and commit of a section's figures, and a remark if any."""
     result = report["sections"].get(section, {})
     where = result.get("machine", report["machine"])
     commit = result.get("commit", report["commit"]) or "unknown"
@@ -242,7 +245,7 @@ def stamp(report: dict[str, Any], section: str) -> str:
 
 
 def claim_cells(judged: Judged) -> tuple[str, ...]:
-    """Make the cells of a claim, in the order of the heads of the claims' table."""
+    """Return the cells of a claim: verdict, claim, needed, measured (or a reason), number of seeds, source."""
     claim, ours = judged.claim, judged.reason
     if judged.ours is not None:
         mean, low, high = (format_number(each, 4) for each in judged.ours)

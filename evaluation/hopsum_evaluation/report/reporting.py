@@ -86,7 +86,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run, write, and return 0. Return 1 where files cannot be read or written."""
+    """Run the sections or read a report, write the pages, and print the verdicts. Return 0, whatever the verdicts.
+
+    Returns 1 where files cannot be read or written, and 130 after Ctrl-C.
+    """
     parser = build_parser()
     options = parser.parse_args(arguments)
     # Asked before the run: pages are made at its end, hours later.
@@ -175,7 +178,7 @@ def _lines(name: str, console: Console) -> Tell:
 
 
 def begin(settings: Settings) -> dict[str, Any]:
-    """Make a report without sections: machine, versions and commit."""
+    """Return a report without sections: date, seed, size, machine, versions and commit."""
     return {
         "format": FORMAT,
         "begun": _now(),
@@ -210,13 +213,13 @@ def _run_section(name: str, settings: Settings, tell: Tell) -> Result:
 
 
 def manifest_hash() -> str | None:
-    """Compute the SHA-256 of the manifest of the compiled P4 program. None outside a source tree."""
+    """Return the SHA-256 of the manifest of the compiled P4 program, in hexadecimal. None outside a source tree."""
     path = Path(__file__).resolve().parents[3] / "p4" / "build" / "manifest.json"
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 def read_report(path: Path) -> dict[str, Any]:
-    """Read a report.json. Raises ReportError."""
+    """Return the report in a report.json. Raises ReportError."""
     try:
         report = json.loads(path.read_text())
     except (OSError, ValueError) as problem:
@@ -232,7 +235,7 @@ def read_report(path: Path) -> dict[str, Any]:
 def shown(report: dict[str, Any], name: str) -> tuple[Shown, list[Judged]]:
     """Make tables and plots of a section of the report, and judge its claims.
 
-    A section without figures shows nothing, and none of its claims is run.
+    A section without figures shows nothing, and all of its claims are "not run".
     """
     module, result = SECTIONS[name][1], report["sections"].get(name)
     if result is None or NOT_RUN in result:

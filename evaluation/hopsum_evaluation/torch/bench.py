@@ -79,7 +79,7 @@ class Inputs:
 
     @classmethod
     def make(cls, codec: TorchThc, elements: int, seed: int) -> Inputs:
-        """Draw N(0, 1) numbers, and what follows from them."""
+        """Draw a vector of N(0, 1) on the codec's device and encode it. Draw results of random content."""
         # Drawn on the device: 1 GiB would cross the bus otherwise.
         generator = torch.Generator(codec.device).manual_seed(seed)
         x = torch.randn(elements, generator=generator, device=codec.device)
@@ -96,7 +96,7 @@ class Inputs:
 
     @property
     def factors(self) -> torch.Tensor:
-        """Return the factors of sums of all workers, float32[blocks]."""
+        """The factors of sums of all workers, float32[blocks]."""
         return self.codec.factors(self.shared, self.contributors.counts)
 
 
@@ -110,7 +110,7 @@ def encode(
 
 
 def decode(inputs: Inputs) -> torch.Tensor:
-    """Return the mean of the whole vector. Refuse sums that the table cannot make."""
+    """Return the mean of the whole vector, decoded from the results. Raises CodecError for impossible sums."""
     codec, mean = inputs.codec, torch.empty_like(inputs.x)
     given = (inputs.results, inputs.contributors, inputs.factors, inputs.context, 0, mean)
     if codec.decode_blocks(*given).item():
@@ -121,13 +121,16 @@ def decode(inputs: Inputs) -> torch.Tensor:
 def subtract(
     codec: TorchThc, payloads: torch.Tensor, shared: torch.Tensor, context: ReductionContext, pending: torch.Tensor
 ) -> None:
-    """Subtract from a whole vector what its payloads add to a sum."""
+    """Subtract from a whole vector, `pending`, in place, the share of its payloads in a sum."""
     alone = torch.ones(len(shared), dtype=torch.int32, device=codec.device)
     codec.subtract_blocks(payloads, codec.factors(shared, alone), context, pending)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and return 0. Return 1 if the sample differs."""
+    """Run the command: measure, and print one JSON object. Return 0, or 1 if the sample differs from its reference.
+
+    arguments: None for those of the process.
+    """
     parser = build_parser()
     options = parser.parse_args(arguments)
     elements = options.elements or (CUDA_ELEMENTS if options.device.startswith("cuda") else CPU_ELEMENTS)
@@ -169,7 +172,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def compare_sample(inputs: Inputs) -> str:
-    """Compare the first and last blocks of the sample with torch's own operations. Return a difference in words."""
+    """Compare the first and last blocks with torch's own operations. Return a difference in words, or ""."""
     codec, blocks, mean = inputs.codec, len(inputs.own), decode(inputs)
     twin, half = copy(codec), min(SAMPLE_BLOCKS // 2, blocks)
     twin.kernels = TorchKernels()
@@ -189,7 +192,7 @@ def compare_sample(inputs: Inputs) -> str:
 
 
 def compare_with_numpy(inputs: Inputs, host: Thc) -> str:
-    """Compare the first blocks of the sample with numpy's codec. Return a difference in words."""
+    """Compare the first blocks with numpy's codec, for inputs on the CPU. Return a difference in words, or ""."""
     blocks, mean = min(SAMPLE_BLOCKS, len(inputs.own)), decode(inputs)
     elements, rows = blocks * THC_BLOCK, slice(0, blocks)
     x, own = inputs.x[:elements].numpy(), inputs.own[rows].numpy()
@@ -202,7 +205,7 @@ def compare_with_numpy(inputs: Inputs, host: Thc) -> str:
 
 
 def phases(inputs: Inputs) -> list[TimedPhase]:
-    """List the phases to time. Settling subtracts the same codes again and again, which changes no time."""
+    """Return the phases to time. "kernel subtract" subtracts the same codes at each call, which changes no time."""
     codec, context, x = inputs.codec, inputs.context, inputs.x
     rows, residual = x.view(-1, THC_BLOCK), torch.zeros_like(x).view(-1, THC_BLOCK)
     pending, out = x.clone(), torch.empty_like(rows)
@@ -232,7 +235,7 @@ def phases(inputs: Inputs) -> list[TimedPhase]:
 
 
 def measure(inputs: Inputs, runs: int) -> dict[str, dict[str, float]]:
-    """Time phases and copies of as many bytes in turn. Return elements and bytes per second, and shares of a copy."""
+    """Time phases and copies of as many bytes by turns. Return, by phase, rates and its share of the copy's rate."""
     listed = phases(inputs)
     elements, device = inputs.x.numel(), inputs.codec.device
     sizes = sorted({phase.bytes_per_element for phase in listed})
@@ -267,7 +270,10 @@ def measure(inputs: Inputs, runs: int) -> dict[str, dict[str, float]]:
 
 
 def time_all_reduces(inputs: Inputs, runs: int) -> list[dict[str, float]]:
-    """Time all-reduces of a worker without a network: what the switch would send is made between the timed parts."""
+    """Time all-reduces of a worker without a network. Return a row for each of ALL_REDUCE_ELEMENTS.
+
+    Results of the switch are simulated between the timed parts. Sizes are cut to that of the inputs.
+    """
     found = []
     for elements in sorted({min(each, inputs.x.numel()) for each in ALL_REDUCE_ELEMENTS}):
         staging, x = Staging(streams_of(inputs.codec.device)), inputs.x[:elements]

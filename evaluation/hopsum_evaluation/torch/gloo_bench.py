@@ -24,7 +24,7 @@ from hopsum_topologies.seat import Seat
 
 
 def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
-    """Be one worker: all-reduce in the type that the parent names."""
+    """Run one worker of gloo in a process, in its seat's namespace: take each turn that the parent sends."""
     # Before gloo opens a socket: a socket stays in the namespace in which it was made.
     if seat.namespace is not None:
         enter_namespace(seat.namespace)
@@ -36,7 +36,10 @@ def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
 
 
 def join_gloo(rendezvous: Path, rank: int, workers: int, interface: str) -> None:
-    """Join a process group of worker processes of one machine, which meet by a file and talk over an interface."""
+    """Join torch's default process group, gloo, of worker processes of one machine. Waits for all of them.
+
+    They meet by the file `rendezvous` and send over `interface`. torch has one thread afterwards.
+    """
     # As hopsum's workers: one thread computes, and shares the host's cores with gloo's own.
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = interface

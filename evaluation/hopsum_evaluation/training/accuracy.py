@@ -75,16 +75,17 @@ class Trainings:
 
 
 def unavailable() -> str | None:
-    """Return why trainings cannot run on this machine, or None."""
+    """Return the reason why trainings cannot run on this machine, None if they can."""
     if find_spec("torch") is None or find_spec("sklearn") is None:
         return "needs torch and scikit-learn: pip install 'hopsum[demo]'"
     return links_unavailable()
 
 
 def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> list[dict[str, Any]]:
-    """Start links, switches and workers, and do all trainings, schemes by turns. Return the figures of each.
+    """Start links, switches and workers, and do the trainings not done yet, schemes by turns. Return their figures.
 
-    Raises ControlPlaneError, TopologyError, WorkerDiedError, OSError.
+    `keep` gets the figures of each training when it ends, `tell` the progress. Raises ControlPlaneError, TopologyError,
+    WorkerDiedError, OSError.
     """
     # Here, not above: only this process and the workers need torch.
     from hopsum_evaluation.training.accuracy_worker import work
@@ -152,7 +153,7 @@ def _train_by_turns(trainings: Trainings, star: Star, pool: WorkerPool, tell: Te
 
 
 def turned(schemes: Sequence[str], repeat: int) -> Sequence[str]:
-    """Rotate the order of schemes by the number of the repeat, since the first one finds cold caches."""
+    """Return the schemes rotated by the number of the repeat, since the first one finds cold caches."""
     first = repeat % len(schemes)
     return (*schemes[first:], *schemes[:first])
 

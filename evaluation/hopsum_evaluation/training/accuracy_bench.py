@@ -89,7 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def base_parser(benchmark: str, doc: str) -> argparse.ArgumentParser:
-    """Make a parser of the options that both benchmarks of trainings have. The module's text describes the command."""
+    """Make a parser of the options that both benchmarks of trainings have. `doc`, the module's text, describes it."""
     parser = argparse.ArgumentParser(prog=f"hopsum bench {benchmark}", description=doc.partition(": ")[2])
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     parser.add_argument(
@@ -121,7 +121,10 @@ def run_command(
     train: Callable[[argparse.Namespace, Console], dict[str, Any]],
     show: Callable[[dict[str, Any], Console], None],
 ) -> int:
-    """Train, show, and return the exit status: 1 where it cannot run."""
+    """Train, print tables by `show` or JSON, and return the exit status: 0, 1 where training fails, 130 after Ctrl-C.
+
+    Raises SystemExit where packages or links are missing.
+    """
     if reason := unavailable():
         parser.exit(1, f"{parser.prog}: {reason}\n")
     try:
@@ -158,7 +161,7 @@ def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:
 
 
 def describe(benchmark: str, options: argparse.Namespace, placements: Sequence[str]) -> dict[str, Any]:
-    """Describe the settings that both benchmarks have, and where they run. Raises MissingDataError."""
+    """Return the settings that both benchmarks have, commit and machine, for JSON. Raises MissingDataError."""
     where, switches = machine(), max(switches_of(placement, options.workers) for placement in placements)
     return {
         "benchmark": benchmark, "model": options.model, "parameters": parameters(options.model),
@@ -168,9 +171,10 @@ def describe(benchmark: str, options: argparse.Namespace, placements: Sequence[s
 
 
 def train_missing(document: dict[str, Any], output: Path, listed: Sequence[Trainings], progress: Console) -> None:
-    """Do the trainings that the file of an earlier call lacks, one list for each placement.
+    """Do the trainings that the file of an earlier call lacks. Put the figures of all into document["runs"].
 
-    Their figures are added to the document, which is written whenever a training ends: hours survive an interruption.
+    listed: trainings of one placement each. The document is written whenever a training ends: hours survive an
+    interruption.
     Raises NotRunError, OSError.
     """
     document["runs"] = trained_before(document, output)
@@ -191,7 +195,7 @@ def train_missing(document: dict[str, Any], output: Path, listed: Sequence[Train
 
 
 def parameters(model: str) -> int:
-    """Count the parameters of a model. Raises MissingDataError."""
+    """Return the number of parameters of a model. Raises MissingDataError."""
     # Here, not above: --help needs no torch.
     from hopsum_evaluation.training.accuracy_models import load_learning
 
@@ -201,7 +205,7 @@ def parameters(model: str) -> int:
 def trained_before(document: dict[str, Any], path: Path) -> list[dict[str, Any]]:
     """Read the figures of trainings that an earlier call with the settings of this document has left in its file.
 
-    Raises NotRunError where the file has anything else, OSError.
+    Without a file the list is empty. Raises NotRunError where the file has anything else, OSError.
     """
     if not path.exists():
         return []
@@ -229,7 +233,7 @@ def course_of(options: argparse.Namespace) -> Course:
 
 
 def show(document: dict[str, Any], console: Console) -> None:
-    """Print the seconds of each scheme, and its ratios."""
+    """Print the step, the seconds to the target and the ratios of each scheme as a table."""
     model, ours, runs = MODELS[document["model"]], document["ours"], document["runs"]
     console.print(document["processors"], highlight=False)
     dilated = f"dilated {document['dilate']:g} times, " if document["dilate"] > 1 else ""
@@ -274,7 +278,7 @@ def _rate(text: str) -> float | None:
 
 
 def scheme(text: str) -> str:
-    """Read the name of a scheme, or the spelling of a codec. Raises ArgumentTypeError."""
+    """Return `text` if it is the name of a scheme, or the spelling of a codec. Raises ArgumentTypeError else."""
     if text in NO_CODECS or diloco_of(text).in_fp32:
         return text
     codec = codec_of(text)
@@ -286,13 +290,13 @@ def scheme(text: str) -> str:
 
 
 def check_schemes(parser: argparse.ArgumentParser, option: str, schemes: Sequence[str], workers: int) -> None:
-    """End the command as wrong usage of an option where jobs of `workers` workers cannot have a scheme's codec."""
+    """Exit with status 2 and a message on an option where jobs of `workers` workers cannot have a scheme's codec."""
     for each in schemes:
         if is_ours(each) or ranks_codec_of(each):
             check_codec(parser, ranks_codec_of(each) or codec_of(each), workers, option)
 
 
 def own_scheme(text: str) -> str:
-    """Read the spelling of a codec for which a switch can sum, or of low rank. Raises ArgumentTypeError."""
+    """Return `text` if it spells a codec for which a switch can sum, or low rank. Raises ArgumentTypeError else."""
     switch_codec_argument(codec_of(text))
     return text

@@ -70,7 +70,7 @@ class Learning:
     """The function that measures, on what is kept for the test, what the model's target is about."""
 
     def count_parameters(self) -> int:
-        """Count the parameters of the network."""
+        """Return the number of parameters of the network, without memory for them."""
         # On this device torch makes shapes without memory: a large network would take seconds and half a gigabyte.
         with torch.device("meta"):
             return sum(each.numel() for each in self.make_network(0).parameters())
@@ -94,7 +94,10 @@ def load_learning(model: str) -> Learning:
 
 
 def paced(learning: Learning, seconds: float) -> Learning:
-    """Let a model's step wait in place of computing, as a program does whose device computes. Gradients are random."""
+    """Return a model whose steps wait for `seconds` in place of computing, as if a device computed.
+
+    Gradients are random, and parameters do not change.
+    """
 
     def draw(_: np.random.Generator, count: int) -> Batch:
         return torch.zeros(count, 1), torch.zeros(count, dtype=torch.int64)
@@ -199,7 +202,7 @@ class Transformer(nn.Module):
 
 
 def make_transformer(size: TextSize, seed: int) -> nn.Module:
-    """Make a transformer. Its parameters follow from the seed."""
+    """Make a transformer. Its parameters follow from the seed, which becomes torch's too."""
     torch.manual_seed(seed)
     network = Transformer(size)
     # TransformerEncoder copies one layer: all begin with the same parameters unless they are drawn again.

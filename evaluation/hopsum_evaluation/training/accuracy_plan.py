@@ -89,7 +89,7 @@ def diloco_of(scheme: str) -> RareSync:
 
 
 def codec_of(scheme: str) -> str:
-    """Return the spelling of the codec of a scheme that switches sum."""
+    """Return the spelling of the codec of a scheme that switches sum. Any other scheme is returned as it is."""
     return "thc" if scheme == AUTO else _DILOCO.sub("thc", _LOW_RANK.sub("thc", scheme))
 
 
@@ -110,6 +110,7 @@ class Course:
     batch: images or windows of a worker in a step.
     every: steps between two measurements on the test data.
     rates: number of seeds at each rate, which is in tc's words or UNSHAPED.
+    seconds: time of the counted steps, where `steps` is 0.
     """
 
     model: str
@@ -122,7 +123,7 @@ class Course:
 
 
 class CourseLength(NamedTuple):
-    """The full length of a training."""
+    """The full length of a training: steps, batch and every are as in Course."""
 
     steps: int
     batch: int
@@ -172,7 +173,7 @@ class AccuracyPlan:
 
 
 class TrainingOrder(NamedTuple):
-    """Message to the workers: do this training."""
+    """Message to the workers: do this training. Fields are as in Course."""
 
     scheme: str
     seed: int
@@ -214,7 +215,7 @@ class TrainingRun(NamedTuple):
     """The name of the method that the trial of scheme `auto` chose."""
 
     def undilated(self, factor: float) -> TrainingRun:
-        """Divide the times by a factor of time dilation. Processor time is the same."""
+        """Return the figures with times divided by a factor of time dilation. Processor time is the same."""
         fields = self._asdict().items()
         times = {name: s / factor for name, s in fields if name.endswith("_s") and "cpu" not in name and s is not None}
         return self._replace(points=[(step, s / factor, value) for step, s, value in self.points], **times)

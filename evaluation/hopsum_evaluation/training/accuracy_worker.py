@@ -78,7 +78,10 @@ class Reducers(NamedTuple):
 
 
 def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
-    """Be one worker, in the network namespace of its seat."""
+    """Run one worker in a process, in the network namespace of its seat: do each training that the parent sends.
+
+    The messages on the pipe are those of the module.
+    """
     # Before any socket or thread: both stay in the namespace in which they were made.
     assert seat.namespace is not None
     enter_namespace(seat.namespace)

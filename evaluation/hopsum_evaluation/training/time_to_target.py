@@ -47,16 +47,20 @@ class Ratio(NamedTuple):
 
 
 def make_ratio(samples: Sequence[float]) -> Ratio:
-    """Average ratios, one per seed, with their interval where all are finite."""
+    """Return the mean of ratios, one per seed, and its interval. Below LEAST ratios there is no interval.
+
+    The mean is nan without ratios, or where one is not finite.
+    """
     if not samples or not all(map(isfinite, samples)):
         return Ratio(nan)
     return Ratio(fmean(samples)) if len(samples) < LEAST else Ratio(*interval(samples))
 
 
 def time_ratios(model: AccuracyModel, runs: Sequence[Run], ours: str) -> dict[str, Ratio]:
-    """Divide the seconds to the target of each other scheme, and of the fastest of them (BEST), by those of `ours`.
+    """Return the seconds to the target of each other scheme, and of the fastest of them (BEST), over those of `ours`.
 
-    A scheme that missed the target with a seed has no number. BEST takes, for each seed, the schemes that reached it.
+    A scheme that missed the target with a seed has the mean nan. BEST takes, for each seed, the schemes that reached
+    it. Seeds without `ours` are left out.
     """
     pairs = [{name: seconds_to_target(model, run) for name, run in pair.items()} for pair in runs_by_seed(runs, ours)]
     others = dict.fromkeys(scheme for pair in pairs for scheme in pair if scheme != ours)
@@ -70,14 +74,14 @@ def time_ratios(model: AccuracyModel, runs: Sequence[Run], ours: str) -> dict[st
 
 
 def reached_s(model: AccuracyModel, runs: Sequence[Run]) -> str:
-    """Write the mean seconds to the target of one scheme, or how many seeds missed it."""
+    """Return the mean seconds to the target of one scheme, or the share of seeds that missed it, in words."""
     seconds = [seconds_to_target(model, run) for run in runs]
     missed = sum(each == inf for each in seconds)
     return f"missed {missed}/{len(runs)}" if missed else format_number(fmean(seconds))
 
 
 def mean_of(runs: Sequence[Run], name: str) -> float | None:
-    """Average a figure over the runs that have it, None where none does."""
+    """Return the mean of a figure over the runs that have it, None where none does."""
     known = [run[name] for run in runs if run[name] is not None]
     return fmean(known) if known else None
 
@@ -92,12 +96,12 @@ def runs_by_seed(runs: Sequence[Run], ours: str) -> list[dict[str, Run]]:
 
 
 def seconds_ratio(others: Iterable[float], ours_s: float) -> float:
-    """Divide the seconds to the target of the fastest other by ours. nan if either missed it."""
+    """Return the seconds to the target of the fastest other over ours. nan if all others or ours missed it."""
     other_s = min(others, default=inf)
     # Infinity over infinity is no ratio, and a missed target is no number to average.
     return other_s / ours_s if max(other_s, ours_s) < inf else nan
 
 
 def is_ours(scheme: str) -> bool:
-    """Return True for a codec that switches sum, and for low rank by thc."""
+    """Return True for a scheme that switches sum: a codec, low rank or DiLoCo by thc, or the trial of them (`auto`)."""
     return is_codec(codec_of(scheme).partition(":")[0]) and ranks_codec_of(scheme) is None

@@ -82,7 +82,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train, print, and return 0. Return 1 where it cannot run."""
+    """Run `hopsum bench training`: train, write the figures to --output, print them, and return the exit status.
+
+    It is 0, 1 if a training cannot run, or 130 after Ctrl-C. Raises SystemExit for wrong arguments or missing packages.
+    """
     parser = build_parser()
     options = parser.parse_args(arguments)
     check_schemes(parser, "--schemes", options.schemes, options.workers)
@@ -90,7 +93,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:
-    """Do all trainings, and write the figures of each as soon as it ends. Return them. Raises NotRunError, OSError."""
+    """Do all trainings, and write the figures of each as soon as it ends. Return them.
+
+    Raises MissingDataError, NotRunError, OSError.
+    """
     # Here, not above: --help needs no torch.
     import torch
 
