@@ -3,8 +3,8 @@
 
     chips     names and addresses of the two chips
     harness   the process: commands in, what it says and the frames that leave out
-    context   the assembler's context.json: where entries of a table may be
-    tables    entries -> commands, each with its place
+    chip_context  the assembler's context.json: the possible places of a table's entries
+    model_tables  entries -> commands, each with its place
     groups    multicast groups -> memory and registers
 
 The model is no part of this repository. docs/tofino.md says where its sources are and what it was seen to do.

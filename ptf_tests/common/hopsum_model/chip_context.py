@@ -61,12 +61,12 @@ class HashWay:
         return column if column < _RAMS_OF_A_SIDE else _RAMS_IN_A_ROW + _RAMS_OF_A_SIDE - 1 - column
 
     def place(self, match: Mapping[str, int]) -> tuple[tuple[int, ...], int]:
-        """Return the memories and the row of an entry."""
+        """Return the memories and the row of an entry. `match` is `ContextTable.shifted`. Raises ModelError."""
         return self.memories[_hash(self._memory_bits, match)], _hash(self._row_bits, match)
 
 
 class StageTable:
-    """The part of a table in one stage."""
+    """The part of a table in one stage, of exact or ternary entries. Raises ModelError for a part of another kind."""
 
     def __init__(self, told: Json) -> None:
         self.stage = int(told["stage_number"])
@@ -94,7 +94,7 @@ class StageTable:
         return TCAM_ROWS * len(self._told["memory_resource_allocation"]["memory_units_and_vpns"])
 
     def version_bits(self, entry: int) -> tuple[int, int, int]:
-        """Return word, lowest bit and width of the field that says that an entry is there."""
+        """Return word, lowest bit and width of the field that marks an entry (by number in its row) as valid."""
         for field in self.entries[entry]["fields"]:
             if field["source"] == "version":
                 return field["lsb_mem_word_idx"], field["lsb_mem_word_offset"], field["field_width"]
@@ -136,7 +136,7 @@ class ContextTable:
 
 
 def repaired(context: Json) -> Json:
-    """Return a context whose hash functions name the right keys. See above."""
+    """Return a copy of a context, whose hash functions name the right keys. The module says why."""
     fixed = copy.deepcopy(context)
     for table in fixed["tables"]:
         keys = table.get("match_key_fields", [])

@@ -45,7 +45,10 @@ def register_block(address: int, value: int) -> bytes:
 
 
 def group_rows(group: int, replicas: Iterable[tuple[int, int]]) -> list[int]:
-    """Return the nodes of a group, row by row. Raises ModelError for what they cannot hold."""
+    """Return the nodes of a group as rows of 128 bits. `replicas` are (port, rid).
+
+    Raises ModelError for more than 64 replicas, or a port above 63.
+    """
     told = list(replicas)
     if len(told) > _MAX_REPLICAS:
         raise ModelError(f"group {group} has {len(told)} replicas, the adapter has room for {_MAX_REPLICAS}")
@@ -62,7 +65,10 @@ def group_rows(group: int, replicas: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def group_blocks(chip: ModelChip, group: int, groups: Mapping[int, Iterable[tuple[int, int]]]) -> bytes:
-    """Return the blocks that write one group into memory and registers. `groups` has the replicas of all groups."""
+    """Return the blocks that write one group into memory and registers.
+
+    `groups` has the replicas of all groups: neighbours share words. A group without replicas is removed.
+    """
     rows = group_rows(group, groups.get(group, ()))
     row = group - group % _GROUPS_IN_A_ROW
     pointers = sum(

@@ -41,7 +41,7 @@ def parse_observed(line: str) -> LeftFrame:
 
 
 def parse_counters(lines: Iterable[str]) -> dict[int, int]:
-    """Return the packets of a counter by cell, from what the harness tells of its cells."""
+    """Return the packets of a counter by cell, from the harness's lines about its cells. Other lines are left out."""
     # It tells two values. The one that it reads through the pipeline was seen to be 0 where the memory had 2.
     return {int(found[1]): int(found[2]) for found in map(_COUNTER.match, lines) if found}
 
@@ -52,7 +52,11 @@ def complaints(lines: Iterable[str]) -> list[str]:
 
 
 class Harness:
-    """One running harness. It loads its program until it is `ready`. `close` ends it."""
+    """One running harness. Construction starts it. It loads its program until it is `ready`. `close` ends it.
+
+    command: the harness's program and its arguments.
+    folder: its working directory, which gets its observation log.
+    """
 
     def __init__(self, command: Sequence[str], folder: Path) -> None:
         self._observed_path = folder / "observed"
@@ -72,11 +76,11 @@ class Harness:
         return self.run([])
 
     def run(self, commands: Sequence[str]) -> list[str]:
-        """Let the harness run commands. Return the lines that it says. Raises ModelError when it ends."""
+        """Let the harness run commands. Return its lines, complaints among them. Raises ModelError when it ends."""
         return [line for part in _parts(commands) for line in self._run(part)]
 
     def do(self, commands: Sequence[str]) -> list[str]:
-        """Let the harness run commands. Raises ModelError when it complains."""
+        """Let the harness run commands. Return the lines that it says. Raises ModelError when it complains or ends."""
         said = self.run(commands)
         if found := complaints(said):
             raise ModelError(f"the harness complains: {'; '.join(found[:5])} ({len(found)} in all)")

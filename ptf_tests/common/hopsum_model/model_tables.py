@@ -103,7 +103,7 @@ class ModelTables:
         self._tables: dict[str, tuple[ContextTable, _Exact | _Ternary]] = {}
 
     def add(self, table: str, match: Mapping[str, int], action: str, params: Mapping[str, int]) -> list[str]:
-        """Return commands that add an entry."""
+        """Note a new entry, and return the commands that add it, which may move others. Raises ModelError: no room."""
         told, entries = self._table(table)
         shifted = told.shifted(match)
         keys = " ".join(f"{name}:{value:#x}" for name, value in shifted.items())
@@ -111,7 +111,10 @@ class ModelTables:
         return list(entries.add(_key(shifted), f"add {told.name} {{address}} {keys} {action}({values})"))
 
     def delete(self, table: str, match: Mapping[str, int]) -> list[str]:
-        """Return commands that take an entry away."""
+        """Forget an entry, and return the commands that take it away.
+
+        Raises KeyError when there is no such entry, and ModelError when the harness cannot take it away.
+        """
         told, entries = self._table(table)
         return list(entries.clear(_key(told.shifted(match))))
 

@@ -77,7 +77,10 @@ def read_header(data: bytes | memoryview) -> Header | None:
 
 
 def payload_bytes(kind: int, op: int) -> int:
-    """Return the payload bytes of a packet of a kind, with a known op or without payload."""
+    """Return the payload bytes of a packet of a kind with an op, 0 for kinds without payload.
+
+    Raises KeyError for an unknown op of an UPDATE or RESULT.
+    """
     if kind == Kind.PARTIAL:
         return LANES_BYTES
     if kind == Kind.UPDATE:
@@ -146,7 +149,7 @@ def _has_top_bit(packet: Packet) -> bool:
 
 
 def admit(packet: Packet, jobs: Mapping[int, JobConfig]) -> Admitted | Drop:
-    """Return the packet with its job and sender, or why it is dropped. `jobs` is keyed by generation."""
+    """Return the packet with its job and sender, or the reason of its drop. `jobs` is keyed by generation."""
     job = jobs.get(packet.header.generation)
     packet = replace(packet, relative=None if job is None else _relative(packet.header, job))
     for reason, fails in PACKET_CHECKS:

@@ -74,7 +74,12 @@ class PacketOutcome:
 
 
 class Aggregator:
-    """A switch, fed with datagrams."""
+    """A switch, fed with datagrams.
+
+    switch: its address and forwarding. None: the defaults.
+    jobs: admitted at once, as by `add_job`.
+    registers: None: new ones, all 0.
+    """
 
     def __init__(
         self,
@@ -112,7 +117,10 @@ class Aggregator:
         del self.jobs[generation]
 
     def receive(self, port: int, src_ip: int, src_udp_port: int, payload: bytes | memoryview) -> PacketOutcome:
-        """Take one UDP datagram that is addressed to the service."""
+        """Process one UDP datagram to the service, change registers and counters, and return its outcome.
+
+        port: the switch port at which it arrived. src_ip, src_udp_port: its source address.
+        """
         header = read_header(payload)
         if header is None:
             return self._dropped(Drop.TRUNCATED)

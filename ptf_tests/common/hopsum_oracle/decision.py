@@ -163,7 +163,7 @@ class Decision(NamedTuple):
 
 
 def packet_class(copy: Copy, update: Update) -> PacketClass:
-    """Classify a packet from below against the copy that it meets."""
+    """Return the class of a packet from below at the copy that it meets."""
     if is_new(copy, update):
         return PacketClass.NEW
     if update.round < copy.round:
@@ -176,17 +176,19 @@ def packet_class(copy: Copy, update: Update) -> PacketClass:
 
 
 def is_new(copy: Copy, update: Update) -> bool:
-    """Say whether everything in the copy is dead for this packet (S2, S3)."""
+    """Return True if everything in the copy is dead for this packet (S2, S3)."""
     return copy.generation != update.generation or update.round > copy.round
 
 
 def is_repeat(copy: Copy, update: Update) -> bool:
-    """Say whether this child was seen in the round that the copy holds (S4, T4)."""
+    """Return True if this child was seen in the round that the copy holds (S4, T4)."""
     return bool(copy.seen & update.bit)
 
 
 def decide(copy: Copy, update: Update, *, quorum: int, min_quorum: int) -> Decision:
-    """Apply the table at a root: one packet from below, already admitted, at one copy.
+    """Apply the table at a root to one packet from below, already admitted, and one copy. Return the decision.
+
+    Nothing is changed: the caller stores the copy and applies the lane action.
 
     Args:
         copy: the registers before. They may have any values if their generation is another one.
@@ -198,7 +200,7 @@ def decide(copy: Copy, update: Update, *, quorum: int, min_quorum: int) -> Decis
 
 
 def decide_at_leaf(copy: Copy, update: Update, *, quorum: int, min_quorum: int) -> Decision:
-    """Apply the table at a switch with a parent. The arguments are those of `decide`."""
+    """Apply the table at a switch with a parent, and return the decision. The arguments are those of `decide`."""
     return _decide(copy, update, quorum, min_quorum, _AT_LEAF)
 
 
@@ -216,7 +218,7 @@ def _decide(copy: Copy, update: Update, quorum: int, min_quorum: int, closing: C
 
 
 def is_unfinished(copy: Copy, generation: int) -> bool:
-    """Say whether a copy of this generation has no result yet: a newer round over it counts as a fault."""
+    """Return True if a copy of this generation has no result yet: a newer round over it counts as a fault."""
     return copy.generation == generation and copy.ctr != FINAL
 
 

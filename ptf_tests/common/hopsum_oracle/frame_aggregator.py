@@ -54,11 +54,11 @@ class FrameAggregator(Aggregator):
     """A switch, fed with Ethernet frames."""
 
     def receive_frame(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
-        """Take one frame and return the frames that leave, as (port, frame), in the order of emission."""
+        """Process one frame at a port, and return the frames that leave, as (port, frame), in the order of emission."""
         return self.explain_frame(port, frame)[1]
 
     def explain_frame(self, port: int, frame: bytes) -> tuple[PacketOutcome, list[tuple[int, bytes]]]:
-        """Take one frame as `receive_frame` does, and return its outcome as well."""
+        """Process one frame as `receive_frame` does. Return its outcome, and the frames that leave."""
         arp = _arp_request(frame)
         if arp is not None and arp["target_ip"] == self.switch.ip:
             return PacketOutcome(), [(port, self._arp_reply(frame, arp))]

@@ -43,14 +43,17 @@ class ParentResultClass(Enum):
 
 
 def parent_result_class(copy: Copy, result: Update) -> ParentResultClass:
-    """Classify a RESULT of the parent against the copy that it meets (T2)."""
+    """Return the class of a RESULT of the parent at the copy that it meets (T2)."""
     if is_new(copy, result):
         return ParentResultClass.NEW
     return ParentResultClass.OPEN if result.round == copy.round and copy.ctr != FINAL else ParentResultClass.KNOWN
 
 
 def take_result(copy: Copy, result: Update) -> Decision:
-    """Apply the table: one RESULT of the parent, already admitted, at one copy. `result.bit` means nothing."""
+    """Apply the table to one RESULT of the parent, already admitted, and one copy. Return the decision.
+
+    Nothing is changed. `result.bit` means nothing.
+    """
     which = parent_result_class(copy, result)
     if which is ParentResultClass.KNOWN:
         return Decision(copy, LaneAction.KEEP, Reply.NONE, (Event.KNOWN,))
@@ -67,5 +70,5 @@ def _final(copy: Copy, result: Update, which: ParentResultClass) -> Copy:
 
 
 def relay_stale(copy: Copy) -> Decision:
-    """Pass a STALE of the parent down (T6)."""
+    """Return the decision on a STALE of the parent: it goes to all children, and the copy stays as it is (T6)."""
     return Decision(copy, LaneAction.KEEP, Reply.STALE_TO_ALL, (Event.RELAYED,))

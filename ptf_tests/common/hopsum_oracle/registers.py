@@ -28,7 +28,7 @@ class Registers:
         self.values: NDArray[np.uint8] = np.zeros((COPIES, LANES_BYTES), np.uint8)
 
     def apply(self, index: int, op: int, action: LaneAction, payload: NDArray[np.uint8]) -> None:
-        """Write or add lanes (uint8[1024], already looked up) at copy `index`."""
+        """Write or add lanes (uint8[1024], already looked up) at copy `index`. With KEEP do nothing."""
         if action is LaneAction.WRITE:
             self.values[index] = payload
         elif action is LaneAction.ADD:
@@ -36,7 +36,10 @@ class Registers:
 
 
 def combine(op: int, held: NDArray[Any], arrived: NDArray[Any]) -> None:
-    """Combine lanes into `held` as the op says: maximum, union of bits, or sums modulo the lane (no lane carries)."""
+    """Combine lanes into `held`, in place, as the op says: maximum, union of bits, or sums modulo the lane.
+
+    No lane carries into another one.
+    """
     if op == Op.MAX32:
         np.maximum(held, arrived, out=held)
     elif op == Op.OR:

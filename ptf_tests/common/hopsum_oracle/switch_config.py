@@ -126,7 +126,7 @@ class JobConfig:
 
     @property
     def children(self) -> tuple[WorkerConfig, ...]:
-        """Return all that a RESULT goes to."""
+        """All receivers of a RESULT: the workers, then the leaves."""
         return (*self.workers, *self.leaves)
 
     def leaf(self, number: int) -> LeafConfig | None:
@@ -138,12 +138,12 @@ class JobConfig:
         return next((worker for worker in (*self.workers, *self.observers) if worker.rank == rank), None)
 
     def table_of(self, op: int) -> tuple[int, ...] | None:
-        """Return the values of an op's codes in their order, or None."""
+        """Return the values of an op's codes in their order, or None where the job has no table for the op."""
         table = self._tables.get(op)
         return None if table is None else table[: 1 << SHAPES[op].code_bits]
 
     def thresholds_of(self, op: int) -> tuple[int, ...] | None:
-        """Return the thresholds by which finished sums of an op are looked up again, or None."""
+        """Return the thresholds by which finished sums of an op are looked up again, None where there are none."""
         table = self._tables.get(op) if SHAPES[op].down_codes else None
         return None if table is None else table[1 << SHAPES[op].code_bits :]
 

@@ -107,7 +107,7 @@ class SwitchCase(ReportedTest):
         return tuple(op for op in Op if op in can.ops and (limit is None or down_bytes(op) - up_bytes(op) <= limit))
 
     def require(self, op: Op) -> None:
-        """Skip the case on a target without this operation."""
+        """Skip the case, by raising SkipTest, on a target without this operation."""
         if op not in self.operations:
             target, limit = self.device.capabilities.target, self.device.capabilities.max_growth_bytes
             if op not in self.device.capabilities.ops:
@@ -117,8 +117,9 @@ class SwitchCase(ReportedTest):
     # ---- what there is ------------------------------------------------------------------------------------
 
     def job(self, workers: int | Sequence[WorkerEndpoint] = 3, *, slots: int = 4, **options: Any) -> Job:
-        """Make a job through the controller. No other job has the addresses of its workers.
+        """Make a job through the controller and in the oracle. No other job has the addresses of its workers.
 
+        `workers` is their number, or their endpoints.
         `options` are lookup tables by name, and those of a JobSpec: quorum, min_quorum, leaves, parent. On a target
         without an operation the job has no table for it.
         """
@@ -135,21 +136,21 @@ class SwitchCase(ReportedTest):
         return job
 
     def observe(self, job: Job, observer: WorkerEndpoint) -> None:
-        """Add an observer to a job. The controller has none, so this writes the switch."""
+        """Add an observer to a job, on the switch and in the oracle. The controller has no observers."""
         self.device.write([Insert(entry) for entry in control.observer_entries(job, observer)])
         self.observers[job.generation] = (*self.observers.get(job.generation, ()), observer)
         known = self.oracle.jobs[job.generation]
         self.oracle.jobs[job.generation] = replace(known, observers=(*known.observers, control.oracle_member(observer)))
 
     def end_job(self, job: Job) -> None:
-        """End a job through the controller. The registers keep their values."""
+        """End a job and its observers, through the controller and in the oracle. The registers keep their values."""
         self.controller.delete_job(job)
         for observer in self.observers.pop(job.generation, ()):
             self.device.write([Delete(entry) for entry in control.observer_entries(job, observer)])
         self.oracle.remove_job(job.generation)
 
     def set_quorum(self, job: Job, quorum: int) -> None:
-        """Change a job's quorum under way, which the controller never does (rule E1)."""
+        """Change the quorum of a running job, on the switch and in the oracle. The controller never does (rule E1)."""
         self.device.write([control.quorum_update(job, quorum)])
         self.oracle.jobs[job.generation] = replace(self.oracle.jobs[job.generation], quorum=quorum)
 
@@ -164,7 +165,10 @@ class SwitchCase(ReportedTest):
     # ---- one frame ----------------------------------------------------------------------------------------
 
     def send(self, port: int, frame: bytes) -> list[OutputFrame]:
-        """Send a frame to the switch and to the oracle, compare, and return the frames that came out, by port."""
+        """Send a frame to the switch and to the oracle, and return the frames that came out of the switch, by port.
+
+        Fails the case if they are not the oracle's. `self.outcome` is the oracle's outcome. Records the frame.
+        """
         # The oracle goes first: its prediction says at which ports to wait for frames.
         self.outcome, predicted = self.oracle.explain_frame(port, frame)
         expected = [OutputFrame(*output) for output in predicted]
@@ -179,37 +183,44 @@ class SwitchCase(ReportedTest):
         self._recording.steps.append(Exchange(port, frame, tuple(outputs)))
 
     def send_update(self, job: Job, rank: int, payload: bytes, **header: int) -> list[OutputFrame]:
-        """Send a worker's UPDATE through its port. `header` has op, slot, round, count and flags."""
+        """Send a worker's UPDATE through its port, and return as `send` does.
+
+        `header` has op, slot, round, count and flags, by default those of `frames.update`. The sentences below take the
+        same arguments.
+        """
         return self.send(job.spec.workers[rank].port, frames.update(job, rank, payload, **header))
 
     # ---- sentences ----------------------------------------------------------------------------------------
 
     def added(self, job: Job, rank: int, payload: bytes, **header: int) -> None:
-        """The contribution enters the sum. No packet leaves."""
+        """Send an UPDATE that must enter the sum. No packet leaves."""
         self._silent(job, rank, payload, header, Event.ADDED)
 
     def added_over_unfinished(self, job: Job, rank: int, payload: bytes, **header: int) -> None:
-        """The contribution opens a newer round although the older one was not complete: counted as a fault."""
+        """Send an UPDATE that must open a newer round over one that is not complete: a fault. No packet leaves."""
         self._silent(job, rank, payload, header, Event.FAULT, Event.ADDED)
 
     def ignored(self, job: Job, rank: int, payload: bytes, **header: int) -> None:
-        """A duplicate while the round collects. No packet leaves."""
+        """Send an UPDATE that must be a duplicate while the round collects. No packet leaves."""
         self._silent(job, rank, payload, header, Event.DUPLICATE)
 
     def completed(self, job: Job, rank: int, payload: bytes, **header: int) -> NDArray[Any]:
-        """The last contribution: RESULT to every worker of the job. Return the lanes."""
+        """Send an UPDATE that must complete the round: RESULT to every worker of the job. Return its lanes."""
         return self._completes(job, rank, payload, header, Event.ADDED, Event.COMPLETED)
 
     def completed_over_unfinished(self, job: Job, rank: int, payload: bytes, **header: int) -> NDArray[Any]:
-        """The contribution opens a newer round over an unfinished one, and is enough for it. Return the lanes."""
+        """Send an UPDATE that must open a newer round over an unfinished one and complete it. Return its lanes."""
         return self._completes(job, rank, payload, header, Event.FAULT, Event.ADDED, Event.COMPLETED)
 
     def closed(self, job: Job, rank: int, payload: bytes, **header: int) -> NDArray[Any]:
-        """A duplicate with FLUSH completes the round as it is: RESULT to every worker. Return the lanes."""
+        """Send a duplicate with FLUSH that must complete the round as it is: RESULT to every worker. Return its lanes.
+
+        The caller sets FLUSH in `flags`.
+        """
         return self._completes(job, rank, payload, header, Event.COMPLETED)
 
     def answered(self, job: Job, rank: int, payload: bytes, **header: int) -> NDArray[Any]:
-        """The round is complete already: RESULT to this worker alone. Return the lanes."""
+        """Send an UPDATE of a round that must be complete already: RESULT to this worker alone. Return its lanes."""
         outputs = self.send_update(job, rank, payload, **header)
         self.assertEqual(self.outcome.events, (Event.ANSWERED,))
         ((port, reply, lanes),) = self._results(outputs, header)
@@ -217,7 +228,10 @@ class SwitchCase(ReportedTest):
         return lanes
 
     def stale(self, job: Job, rank: int, payload: bytes, *, held: int, **header: int) -> Header:
-        """The slot has moved on to round `held`: STALE to this worker alone. Return its header."""
+        """Send an UPDATE to a slot that must be at a later round, `held`: STALE to this worker alone.
+
+        Returns the header of STALE.
+        """
         outputs = self.send_update(job, rank, payload, **header)
         self.assertEqual(self.outcome.events, (Event.STALE,))
         ((port, frame),) = outputs
@@ -228,7 +242,10 @@ class SwitchCase(ReportedTest):
         return reply
 
     def state(self, job: Job, asker: WorkerEndpoint, **header: int) -> Header:
-        """PROBE of a worker or an observer: STATE to it alone. Return its header. `header`: slot, round, count."""
+        """Send a PROBE of a worker or an observer, which alone must get STATE. Return the header of STATE.
+
+        `header` has slot, round and count of the PROBE.
+        """
         outputs = self.send(asker.port, frames.probe(job, asker, **header))
         self.assertEqual(self.outcome.events, (Event.PROBED,))
         ((port, frame),) = outputs
@@ -242,28 +259,31 @@ class SwitchCase(ReportedTest):
         self, job: Job, asker: WorkerEndpoint, what: State, *, held: int = 0, by: Collection[int] = (),
         op: int = Op.ADD32, **header: int,
     ) -> None:  # fmt: skip
-        """The copy that `asker` asks about is in this state, of round `held`, with these ranks in it."""
+        """Send a PROBE, and require this state of the copy: round `held`, operation `op`, and the ranks in `by`.
+
+        `header` is that of `state`.
+        """
         reply = self.state(job, asker, **header)
         expected = (what, held, sum(1 << rank for rank in by), 0 if what is State.EMPTY else op)
         self.assertEqual((reply.count, reply.held, reply.contributors, reply.op), expected)
 
     def replied(self, port: int, frame: bytes) -> bytes:
-        """One frame comes back through the same port. Return it."""
+        """Send a frame. One frame, and no other, must come back through the same port. Return that frame."""
         ((out, reply),) = self.send(port, frame)
         self.assertEqual((out, self.outcome.events), (port, ()))
         return reply
 
     def refused(self, port: int, frame: bytes, reason: Drop) -> None:
-        """Nothing comes out, and the drop is counted under this reason."""
+        """Send a frame. Nothing must come out, and the drop must be counted under this reason."""
         outputs = self.send(port, frame)
         self.assertEqual((self.outcome.drop, outputs), (reason, []))
 
     def forwarded(self, port: int, frame: bytes, to: Sequence[int]) -> None:
-        """The frame leaves untouched through these ports."""
+        """Send a frame. It must leave unchanged through these ports, and no others."""
         self.assertEqual(self.send(port, frame), [OutputFrame(out, frame) for out in sorted(to)])
 
     def assert_lanes(self, lanes: NDArray[Any], expected: ArrayLike) -> None:
-        """Compare lanes with expected values. A scalar stands for all lanes."""
+        """Fail the case unless lanes have the expected values. A scalar stands for all lanes."""
         np.testing.assert_array_equal(lanes, np.broadcast_to(np.asarray(expected), lanes.shape))
 
     # ---- inside -------------------------------------------------------------------------------------------
@@ -316,7 +336,7 @@ class SwitchCase(ReportedTest):
         return received
 
     def report(self, result: Result) -> None:
-        """Keep the recording of a case that passed, and report as every test does."""
+        """Write the recording of a case that passed, where one is wanted, and report as every test does."""
         folder = testutils.test_param_get("record")
         if folder and result.outcome == "ok" and self.recorded:
             self._recording.save(Path(folder))

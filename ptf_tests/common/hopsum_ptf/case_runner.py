@@ -36,7 +36,7 @@ class CaseTarget:
 
     start: a context manager that brings the switch up, and takes it down at the end.
     unavailable: a function that returns the reason why the target cannot run on this machine, or None.
-    skips_allowed: whether a skipped case is no failure, because the target's program lacks something.
+    skips_allowed: True where a skipped case is no failure, because the target's program lacks something.
     """
 
     start: Callable[[], AbstractContextManager[PtfTarget]]
@@ -57,7 +57,10 @@ TARGETS: Final = {
 
 
 def list_cases(chosen: Sequence[str] = (), folder: Path = CASES) -> list[str]:
-    """List the names `module.Class` of the `chosen` modules or cases. Empty: all cases of `folder`."""
+    """Return the names `module.Class` of the `chosen` modules or cases. Empty: all cases of `folder`.
+
+    Runs ptf. Raises RunnerError when there are none, or ptf is missing.
+    """
     return ptf_command.list_cases(chosen, folder)
 
 
@@ -70,7 +73,7 @@ def meanings(folder: Path = CASES) -> Iterator[tuple[str, str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command. Return 0, 1 if a case failed, or 2 if the cases could not be run at all."""
+    """Run the command and print the table. Return 0, 1 if a case failed, or 2 if the cases could not be run at all."""
     parser = argparse.ArgumentParser(prog="ptf_tests/run", description="Run the data-plane cases.")
     parser.add_argument("cases", nargs="*", help="modules or module.Class (default: all)")
     parser.add_argument("--target", choices=list(TARGETS), help="target (default: every target that can run here)")

@@ -68,12 +68,12 @@ class RecordingDevice(Device):
         return self._device.cookie()
 
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
-        """Start from nothing: recordings do too."""
+        """Push a program, which is not recorded: every recording begins with empty tables."""
         self._device.set_pipeline_config(pipeline)
         self._p4info = P4Info.from_text(pipeline.p4info)
 
     def close(self) -> None:
-        """Leave the device to its owner."""
+        """Do nothing: the device stays open for its owner."""
 
 
 def load_pipeline(target: str = "native") -> PipelineConfig:
@@ -88,7 +88,7 @@ def load_pipeline(target: str = "native") -> PipelineConfig:
 
 
 def open_device(target: str, address: str, device_id: int) -> Device:
-    """Return the driver of a target, connected."""
+    """Return the driver of a target, connected. The switch of a target without a process comes up here."""
     from hopsum_controlplane.devices.bmv2 import Bmv2Device
     from hopsum_controlplane.devices.native import NativeDevice
     from hopsum_ptf.model_device import open_model

@@ -44,13 +44,13 @@ class ExecutedPort:
         return (*self._id, self._near.recv(_FRAME_BYTES), time.time())
 
     def send(self, frame: bytes) -> int:
-        """Let the switch take a frame and go all its passes; what leaves arrives at the ports."""
+        """Run a frame through the switch, and return its length. Frames that leave arrive at their ports."""
         for port, sent in running().exchange(self._id[1], frame):
             self.ends[port](sent)
         return len(frame)
 
 
 def platform_config_update(config: dict[str, Any]) -> None:
-    """Tell ptf which ports there are and how they are reached."""
+    """Set the map of ports and the class of a port in ptf's configuration. ptf calls this for `--platform`."""
     config["port_map"] = {(device, port): name for device, port, name in config["interfaces"]}
     config["dataplane"] = {"portclass": ExecutedPort}

@@ -26,7 +26,7 @@ _COUNTER_CELLS = 1024
 
 
 class Failure(enum.Enum):
-    """The ways in which the chosen update of a FakeDevice fails."""
+    """The kind of failure of the chosen update of a FakeDevice."""
 
     REFUSED = "this update is refused, the others of its batch are applied"
     UNANSWERED = "the batch is applied up to this update, and nobody tells"
@@ -36,10 +36,11 @@ class Failure(enum.Enum):
 class FakeDevice(Device):
     """A switch in memory.
 
-    The `fail_at`-th update since construction or `repair` (from 0, batches are applied in order) fails as
-    `failure` says. With `p4info` every update is encoded first, and tables and counters are looked up, so that names,
+    The `fail_at`-th update since construction (from 0, batches are applied in order) fails as `failure` says, None: no
+    update fails. With `p4info` every update is encoded first, and tables and counters are looked up, so that names,
     widths and sizes are checked.
-    `batches` holds what was written, `entities` what stands, by key.
+    `batches` has all batches that reached the switch, `entities` the present entries by key, `updates` the number of
+    updates since construction. Tests write packets into `counters`, by counter and cell.
     """
 
     def __init__(
@@ -64,11 +65,11 @@ class FakeDevice(Device):
         self._cookie: int | None = None
 
     def fail(self, *, at: int, failure: Failure) -> None:
-        """Let the update with this number of `updates` fail. What fails now is repaired."""
+        """Let the update with this number fail, counted as `updates` counts. An earlier failure is repaired."""
         self._fail_at, self._failure, self._reachable = at, failure, True
 
     def repair(self) -> None:
-        """Fail no more."""
+        """Let no further update fail, and make the switch reachable again."""
         self._fail_at = None
         self._reachable = True
 

@@ -85,7 +85,10 @@ def update(
     job: Job, sender: int | WorkerEndpoint, payload: bytes, *, op: int = Op.ADD32, slot: int = 0, round: int = 1,
     count: int | None = None, flags: int = 0,
 ) -> bytes:  # fmt: skip
-    """Return the UPDATE of a sender: a worker of the job by its rank, or an observer."""
+    """Return the frame of an UPDATE of a sender: a worker of the job by its rank, or an observer.
+
+    `count` None: the elements of the op. The length in the header is that of the op, whatever `payload` has.
+    """
     if isinstance(sender, int):
         sender = next(worker for worker in job.spec.workers if worker.rank == sender)
     header = Header(
@@ -106,7 +109,7 @@ def from_relative(
     job: Job, sender: LeafEndpoint | ParentEndpoint, kind: Kind, payload: bytes = b"", *, by: Iterable[int] = (),
     op: int = Op.ADD32, slot: int = 0, round: int = 1, count: int = 256, flags: int = 0, held: int = 0,
 ) -> bytes:  # fmt: skip
-    """Return the PARTIAL of a leaf, or the RESULT or STALE of the parent. `by` has the ranks in the sum."""
+    """Return the frame of a leaf's PARTIAL, or of the parent's RESULT or STALE. `by` has the ranks in the sum."""
     header = Header(
         kind=kind,
         flags=flags,
@@ -131,7 +134,7 @@ def from_relative(
 
 
 def probe(job: Job, asker: WorkerEndpoint, *, slot: int = 0, round: int = 1, count: int = 0) -> bytes:
-    """Return the PROBE that a worker or an observer sends."""
+    """Return the frame of a PROBE of a worker or an observer."""
     header = Header(kind=Kind.PROBE, worker=asker.rank, slot=slot, generation=job.generation, round=round, count=count)
     return build_frame(path_of(job, asker), header)
 
@@ -162,7 +165,7 @@ def ping(src_mac: int, src_ip: int, dst_ip: int, data: bytes, *, dst_mac: int) -
 
 
 def plain(dst_mac: int, src_mac: int, body: bytes, ethertype: int = 0x88B5) -> bytes:
-    """Return a frame that is not IPv4 (an ethertype for local experiments)."""
+    """Return an Ethernet frame around `body`, by default of an ethertype for local experiments."""
     return pack_fields(ETHERNET_FIELDS, {"dst": dst_mac, "src": src_mac, "ethertype": ethertype}) + body
 
 

@@ -57,7 +57,10 @@ def model_unavailable(chip: ModelChip) -> str | None:
 
 
 class ModelDevice(FakeDevice):
-    """A driver of the model of a chip. `assembled` is the folder with what the assembler wrote."""
+    """A driver of the model of a chip. Construction starts processes, `close` ends them.
+
+    assembled: the folder of the assembler's files. harness: the path of the harness's program.
+    """
 
     def __init__(self, chip: ModelChip, assembled: Path, harness: str) -> None:
         super().__init__(capabilities=TofinoDevice.capabilities)
@@ -76,7 +79,7 @@ class ModelDevice(FakeDevice):
         self._boot()
 
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
-        """Start from nothing, with a new process."""
+        """Replace the model by a new process with empty tables and registers. `pipeline` is not loaded into it."""
         super().set_pipeline_config(pipeline)
         # Registers cannot be cleared otherwise. The next process is ready already.
         self._harness.close()
@@ -89,7 +92,7 @@ class ModelDevice(FakeDevice):
         self._pending.clear()
 
     def exchange(self, port: int, frame: bytes) -> list[LeftFrame]:
-        """Take a frame into the idle switch. Return the frames that leave because of it."""
+        """Send a frame into a port of the idle switch. Return the frames that leave because of it."""
         packed = regroup(frame, self.program.code_group)
         self._do([f"packet {port + self._chip.first_port} {packed.hex()}", "wait"])
         # A frame on the loop port comes back into ingress: it has not left the chip.
@@ -177,7 +180,10 @@ class ModelDevice(FakeDevice):
 
 
 def open_model(chip: ModelChip) -> ModelDevice:
-    """Bring the model of this process up. Raises ControlPlaneError when it cannot run here."""
+    """Start the model of a chip, make it the switch of this process (`running`), and return its driver.
+
+    Raises ControlPlaneError when it cannot run here.
+    """
     reason, harness = model_unavailable(chip), shutil.which(chip.harness)
     if reason is not None or harness is None:
         raise ControlPlaneError(str(reason))
@@ -188,7 +194,7 @@ def open_model(chip: ModelChip) -> ModelDevice:
 
 @contextmanager
 def model_target(name: str) -> Iterator[PtfTarget]:
-    """Name a target: the model comes up in a child of ptf's process. Raises TopologyError when it cannot run here."""
+    """Yield a target whose model ptf's process starts as its child. Raises TopologyError when it cannot run here."""
     reason = model_unavailable(MODEL_CHIPS[name])
     if reason is not None:
         raise TopologyError(reason)

@@ -23,7 +23,7 @@ _BARRIER_ETHERTYPE = 0x88B6
 
 
 class OutputFrame(NamedTuple):
-    """A frame that the switch sent, and through which port."""
+    """A frame that the switch sent, and the port through which it left."""
 
     port: int
     frame: bytes
@@ -34,7 +34,7 @@ class LinkError(AssertionError):
 
 
 class Links:
-    """All ports of one switch."""
+    """All ports of one switch, through ptf's data plane, whose earlier frames construction drops."""
 
     def __init__(self, dataplane: Any, ports: Collection[int]) -> None:
         self._dataplane = dataplane
@@ -54,18 +54,18 @@ class Links:
         return sorted(outputs, key=lambda output: output.port)
 
     def send(self, port: int, frame: bytes) -> None:
-        """Send a frame and look at nothing. Raises LinkError when the port does not take it whole."""
+        """Send a frame into a port, and wait for no answer. Raises LinkError when the port does not take it whole."""
         sent = self._dataplane.send(0, port, frame)
         if sent != len(frame):
             raise LinkError(f"port {port} took {sent} of {len(frame)} bytes")
 
     def take(self, port: int, wait_s: float = _ARRIVAL_S) -> list[OutputFrame]:
-        """Return the next frame that came out of a port, or nothing if none comes in time."""
+        """Wait for the next frame out of a port. Return it in a list, or an empty list after `wait_s` seconds."""
         found = self._dataplane.poll(device_number=0, port_number=port, timeout=wait_s)
         return [] if found.packet is None else [OutputFrame(port, bytes(found.packet))]
 
     def count(self, port: int) -> int:
-        """Take the frames that have come out of a port by now, and return their number."""
+        """Drop the frames that have come out of a port by now, and return their number."""
         return sum(1 for _ in iter(lambda: self.take(port, 0.0), []))
 
     def check_empty(self) -> None:
@@ -75,7 +75,7 @@ class Links:
                 raise LinkError(f"port {output.port} holds an unexplained frame {output.frame.hex()}")
 
     def barrier_frame(self, port: int, output_port: int, number: int) -> bytes:
-        """Return the frame from `port` that the switch forwards to `output_port`."""
+        """Return a barrier frame, which the switch forwards from `port` to `output_port`. `number` is in its body."""
         # The number tells a barrier from those of the exchange before, should one of them come late.
         body = number.to_bytes(8, "big") + bytes(40)
         source, destination = mac_to_int(station_mac(port)), mac_to_int(barrier_mac(output_port))

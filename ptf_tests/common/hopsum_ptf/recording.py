@@ -54,7 +54,7 @@ class Recording:
         return len(exchanges), sum(len(step.out) for step in exchanges)
 
     def save(self, folder: Path) -> Path:
-        """Write the file. The same recording always gives the same bytes."""
+        """Write the file CASE.json.gz in a folder, and return its path. Equal recordings give equal bytes."""
         content = {
             "case": self.case,
             "steps": [_step_to_json(step) for step in self.steps],
@@ -70,7 +70,7 @@ class Recording:
 
 
 def load(path: Path) -> Recording:
-    """Read one recording."""
+    """Read the recording in a file that `save` wrote."""
     content = json.loads(gzip.decompress(path.read_bytes()))
     counters = {name: {int(k): v for k, v in cells.items()} for name, cells in content["counters"].items()}
     return Recording(content["case"], [_step_from_json(step) for step in content["steps"]], counters)
@@ -82,7 +82,7 @@ def recordings(folder: Path) -> list[Path]:
 
 
 def multiset(outputs: Sequence[OutputFrame]) -> dict[int, list[bytes]]:
-    """Return outputs in a form that compares without regard to the order of frames within a port."""
+    """Return the frames by port, sorted: two results are equal where outputs differ in the order of frames only."""
     ports: dict[int, list[bytes]] = {}
     # A switch keeps the order from one port to one port, but copies of one frame may leave in any order.
     for port, frame in sorted(outputs):

@@ -40,7 +40,7 @@ CHIPS: Final = {"tofino": TOFINO, "tofino2": TOFINO2, "small": TOFINO}
 
 
 def compiled(program: str) -> Path:
-    """Return where the compiler's dump of a program is checked in."""
+    """Return the path of a program's checked-in dump of the compiler."""
     return PROGRAMS / f"{program}.ir.json.gz"
 
 
@@ -63,12 +63,12 @@ class EngineDevice(FakeDevice):
         self.program = read_program(P4Info.from_text(known.read_text())) if known.exists() else _program_of(self.switch)
 
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
-        """Start from nothing."""
+        """Empty tables, groups, registers and counters. The executed program stays the one of construction."""
         super().set_pipeline_config(pipeline)
         self._boot()
 
     def exchange(self, port: int, frame: bytes) -> list[SentFrame]:
-        """Take a frame into the idle switch. Return the frames that leave because of it."""
+        """Send a frame into a port of the idle switch. Return the frames that leave because of it."""
         return self.switch.settle(port, regroup(frame, self.program.code_group))
 
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
@@ -116,7 +116,7 @@ def _program_of(switch: Switch) -> Program:
 
 
 def told_cells(counter: str, cells: Mapping[int, int]) -> dict[int, int]:
-    """Return the packets of a counter by cell, without those that are no event."""
+    """Return the packets of a counter by cell, of `job_events` without each job's last cell, which is no event."""
     # Every packet that has a slot counts in some cell of `job_events`: one that is no event, in the job's last.
     return {index: packets for index, packets in cells.items() if counter != "job_events" or (index + 1) % JOB_EVENTS}
 
@@ -125,7 +125,7 @@ class SwitchHere(Protocol):
     """A switch in this process: ptf's ports hand frames over and get those back that leave."""
 
     def exchange(self, port: int, frame: bytes) -> Sequence[tuple[int, bytes]]:
-        """Take a frame into the idle switch. Return the frames that leave because of it."""
+        """Send a frame into a port of the idle switch. Return (port, frame) for all that leave because of it."""
 
 
 # ptf loads the platform module by itself and cannot hand it an object, so the switch waits here.
@@ -133,7 +133,10 @@ _running: list[SwitchHere] = []
 
 
 def open_executed(path: str) -> EngineDevice:
-    """Bring the switch of this process up, with the program of a dump named after it."""
+    """Make a switch that executes a program, make it the one of this process (`running`), and return its driver.
+
+    The name of the program is that of the dump at `path`, up to the first dot.
+    """
     device = EngineDevice(Path(path).name.partition(".")[0])
     run_here(device)
     return device
@@ -141,7 +144,7 @@ def open_executed(path: str) -> EngineDevice:
 
 @contextmanager
 def tna_target() -> Iterator[PtfTarget]:
-    """Name the compiled program of Tofino 1 as ptf's target: the switch comes up in ptf's process."""
+    """Yield the compiled program of Tofino 1 as ptf's target. The switch comes up in ptf's process, not here."""
     yield in_process_target("tna", str(compiled("tofino")), SKIPS)
 
 
@@ -152,17 +155,20 @@ def in_process_target(name: str, address: str, skips: Mapping[str, str]) -> PtfT
 
 
 def run_here(switch: SwitchHere) -> None:
-    """Make a switch the one of this process."""
+    """Make a switch the one that `running` returns in this process, in place of an earlier one."""
     _running[:] = [switch]
 
 
 def running() -> SwitchHere:
-    """Return the switch of this process."""
+    """Return the switch of this process. Raises IndexError before `run_here`."""
     return _running[0]
 
 
 def regroup(frame: bytes, group: int) -> bytes:
-    """Return a frame whose codes, if it is an UPDATE with codes in groups of 512, are in other groups."""
+    """Return a frame whose codes, if it is an UPDATE of LOOKUP_ADD8 in groups of 512, are in groups of `group`.
+
+    Any other frame is returned as it is.
+    """
     at = frames.PAYLOAD_AT
     # Without an admitted shape a frame is left as it is: the switch itself must refuse it.
     if len(frame) < at + CODES8_BYTES or frame[36:38] != HOPSUM_UDP_PORT.to_bytes(2, "big"):

@@ -68,7 +68,7 @@ def load_dump(path: Path) -> Node:
 
 
 def save(program: Node, path: Path) -> None:
-    """Write a shortened program. The same program always gives the same bytes."""
+    """Write a shortened program into a file, gzip-compressed. The same program always gives the same bytes."""
     text = json.dumps(program, separators=(",", ":"), sort_keys=True)
     # mtime 0, so that git sees a change only where there is one.
     path.write_bytes(gzip.compress(text.encode(), 9, mtime=0))

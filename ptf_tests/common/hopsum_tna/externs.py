@@ -47,7 +47,10 @@ class Register:
         self.parts = [name for name, _ in flat("", self.kind)]
 
     def touch(self, index: int, fields: Fields) -> tuple[int, ...]:
-        """Return a cell. Raises TnaError when this packet was here before in this half, or there is no such cell."""
+        """Return a cell of the packet's pipe, and note the packet.
+
+        Raises TnaError when this packet was here before in this half, or there is no such cell.
+        """
         # The hardware has one stateful unit for a register, which a packet passes once in each half of a pass.
         if self._last is fields:
             raise TnaError(f"register {self.name} is touched twice by one packet in one half of a pass")
@@ -61,7 +64,7 @@ class Register:
         self.cells[fields[PIPE], index] = value
 
     def clear(self) -> None:
-        """Put the initial value into all cells."""
+        """Put the initial value into all cells of all pipes."""
         self.cells.clear()
         self._last = None
 
@@ -83,7 +86,7 @@ class CounterExtern:
 
 @dataclass
 class HashExtern:
-    """A hash of some fields, cut to a width."""
+    """A hash of some fields, cut to a width. Raises UnsupportedNodeError for an algorithm but IDENTITY and CRC32."""
 
     algorithm: str
     kind: Number

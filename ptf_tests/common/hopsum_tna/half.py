@@ -47,9 +47,11 @@ class Half:
         self.intrinsic = intrinsic
 
     def run(self, frame: bytes, port_metadata: bytes, known: dict[str, int], pipe: int = 0) -> Passed | None:
-        """Run a frame through in `pipe`. Return None when the parser dropped it.
+        """Run a frame through parser, control and deparser in `pipe`. Return None when the parser dropped the frame.
 
-        `known` are fields of the intrinsic metadata. The others are undefined.
+        `port_metadata` are the bytes between intrinsic metadata and frame. `known` are fields of the intrinsic
+        metadata. The others are undefined. Raises TnaError for an unknown field. A drop by the program is in the
+        fields.
         """
         # Undefined fields have other values from packet to packet, without drawing hundreds for each one.
         self._next = (self._next + 1) % _TEMPLATES

@@ -57,7 +57,7 @@ class Record:
 
     @property
     def bits(self) -> int:
-        """Return the width of a header on the wire."""
+        """The width of a header on the wire, in bits."""
         return sum(kind.width for _, kind in self.fields if isinstance(kind, Number))
 
 
@@ -71,7 +71,7 @@ class Types:
         self._declared = {item["name"]: item for item in program["objects"] if item["node"].startswith("Type_")}
 
     def find(self, name: Any) -> Type:
-        """Return a type by its reference in the dump. Raises UnsupportedError for stacks, varbits and the like."""
+        """Return a type by its reference in the dump. Raises UnsupportedNodeError for stacks, varbits and the like."""
         if not isinstance(name, str):
             raise UnsupportedNodeError(f"type {name}")
         if found := re.fullmatch(r"(bit|int)<(\d+)>", name):

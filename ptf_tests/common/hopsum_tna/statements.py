@@ -21,7 +21,7 @@ class ExitError(Exception):
 
 
 def in_order(steps: Iterable[Do]) -> Do:
-    """Return one function for several."""
+    """Return one function that runs several statements in order."""
     done = tuple(steps)
     if len(done) == 1:
         return done[0]
@@ -42,7 +42,7 @@ class Statements:
         """A function that compiles switch (table.apply().action_run)."""
 
     def compile(self, scope: NameScope, node: Node) -> Do:
-        """Compile a statement. Raises UnsupportedError."""
+        """Compile a statement. Raises UnsupportedNodeError."""
         match node["node"]:
             case "BlockStatement":
                 return self.block(scope, node["components"])
@@ -61,7 +61,7 @@ class Statements:
         raise UnsupportedNodeError("a statement", node)
 
     def block(self, scope: NameScope, nodes: Iterable[Node]) -> Do:
-        """Compile statements and the declarations among them."""
+        """Compile statements and the declarations among them, whose names are added to the scope."""
         steps = []
         for node in nodes:
             if node["node"] == "Declaration_Variable":

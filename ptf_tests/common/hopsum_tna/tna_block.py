@@ -51,7 +51,7 @@ class RandomNumber:
 
 
 def call_value(block: Block, scope: NameScope, node: Node) -> Value:
-    """Compile a call whose value is used. Raises UnsupportedError."""
+    """Compile a call whose value is used. Raises UnsupportedNodeError."""
     if node["node"] == "Member":
         return _hit(block, node)
     method, given = node["method"], [argument["expression"] for argument in node["arguments"]]
@@ -154,7 +154,7 @@ def _checksum(scope: NameScope, unit: ChecksumExtern, name: str, given: list[Nod
 
 
 def call_statement(block: Block, scope: NameScope, node: Node) -> Do:
-    """Compile a call whose value is not used. Raises UnsupportedError."""
+    """Compile a call whose value is not used. Raises UnsupportedNodeError."""
     method, given = node["method"], [argument["expression"] for argument in node["arguments"]]
     if method["node"] == "PathExpression":
         return _call_action(block, scope, method["path"], given)
@@ -193,7 +193,7 @@ def _extern(block: Block, scope: NameScope, name: str, instance: Any, given: lis
 
 
 def switch_statement(block: Block, scope: NameScope, node: Node) -> Do:
-    """Compile switch (table.apply().action_run)."""
+    """Compile switch (table.apply().action_run). Raises UnsupportedNodeError for a switch over a value."""
     result = node["expression"]
     if result["node"] != "Member" or result["member"] != "action_run":
         raise UnsupportedNodeError("a switch over a value", node)
@@ -349,7 +349,10 @@ class BlockState:
 
 
 class Block:
-    """A parser or control, its declarations compiled."""
+    """A parser or control, its declarations compiled. Its tables, registers, counters and actions are put into `state`.
+
+    Raises UnsupportedNodeError for a declaration that is not executed here.
+    """
 
     def __init__(self, node: Node, types: Types, state: BlockState, undefined: Undefined) -> None:
         self.name = node["name"]
@@ -372,7 +375,7 @@ class Block:
             self._declare(item)
 
     def perform(self, bound: Bound) -> Do:
-        """Return a function that puts the parameters where the action looks for them, and runs it."""
+        """Return a function that runs an action on a packet with these parameters."""
         action = self.actions[bound.action]
         # P4 has no recursion, so the parameters of an action need one place only.
         values = [(path, value) for (_, path, _), value in zip(action.params, bound.params, strict=True)]
@@ -526,7 +529,10 @@ class Block:
 
 
 def compile_states(block: Block, states: list[Node]) -> dict[str, tuple[Do, Callable[[Fields], str]]]:
-    """Compile a parser's states: their statements and transitions."""
+    """Compile a parser's states. Return, by name, the function of its statements and the one that names the next state.
+
+    A state without a case for a packet names "$no match".
+    """
     return {
         state["name"]: (
             in_order([block.statements.compile(block.scope, step) for step in state["components"]]),

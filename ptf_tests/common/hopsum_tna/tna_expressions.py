@@ -43,11 +43,11 @@ class NameScope:
         """A function that compiles a call with a value: isValid, execute, get, lookahead, a table's apply."""
 
     def inside(self, names: Mapping[str, tuple[str, Type]]) -> NameScope:
-        """Return a scope that knows some names more."""
+        """Return a new scope with these names besides. The names of this scope stay as they are."""
         return NameScope(self.types, {**self.names, **names}, self.call)
 
     def place(self, node: Node) -> LValue:
-        """Return the target of a left-hand side."""
+        """Return the target of a left-hand side. Raises UnsupportedNodeError."""
         match node["node"]:
             case "PathExpression":
                 if node["path"] not in self.names:
@@ -64,7 +64,7 @@ class NameScope:
         raise UnsupportedNodeError("a place to write to", node)
 
     def value(self, node: Node) -> Value:
-        """Compile an expression. Raises UnsupportedError."""
+        """Compile an expression. Raises UnsupportedNodeError."""
         kind = node["node"]
         if kind in ("PathExpression", "Member") and not _is_result(node):
             place = self.place(node)
@@ -89,7 +89,7 @@ def constant(value: int, kind: Type) -> Value:
 
 
 def number_of(value: Value) -> Number:
-    """Return a value's type, which must be a number's. A bool matches as a number of one bit."""
+    """Return the number type of a value, one bit for a bool. Raises TnaError for a record."""
     if isinstance(value.kind, Truth):
         return Number(1)
     if not isinstance(value.kind, Number):
@@ -98,7 +98,7 @@ def number_of(value: Value) -> Number:
 
 
 def as_width(value: Value, kind: Type) -> Value:
-    """Give a constant without a width the width of where it goes."""
+    """Return a constant without a width as one of type `kind`. Any other value is returned as it is."""
     if value.constant is not None and isinstance(kind, Number) and value.kind == Number(0):
         return constant(kind.wrap(value.constant), kind)
     return value

@@ -73,7 +73,7 @@ class _Storing(NamedTuple):
 
 @dataclass
 class Passes:
-    """The number of runs of each half."""
+    """The number of frames that ran through each half of a switch so far."""
 
     ingress: int = 0
     egress: int = 0
@@ -93,7 +93,12 @@ class FramesInside:
 
 
 class Switch:
-    """One program in all pipes of one chip."""
+    """One program in all pipes of one chip.
+
+    program: as `dump.load` returns it. seed: of the undefined values.
+
+    Raises TnaError or UnsupportedNodeError for a program that is not executed here.
+    """
 
     def __init__(self, program: Node, chip: TofinoChip = TOFINO, *, seed: int = 0) -> None:
         self.chip = chip
@@ -112,24 +117,27 @@ class Switch:
     # ---- frames -------------------------------------------------------------------------------------------
 
     def settle(self, port: int, frame: bytes) -> list[SentFrame]:
-        """Take a frame into an idle switch and return all frames that leave because of it, in order."""
+        """Send a frame into a port of an idle switch, run all steps, and return all frames that have left, in order."""
         self.arrive(port, frame)
         while steps := self.steps():
             self.step(steps[0])
         return self.take()
 
     def take(self) -> list[SentFrame]:
-        """Return the frames that have left since the last call."""
+        """Return the frames that have left since the last call, and forget them."""
         sent, self.traffic.sent = self.traffic.sent, []
         return sent
 
     def arrive(self, port: int, frame: bytes) -> None:
-        """Take a frame through ingress, into queues, as one step."""
+        """Run a frame through ingress and put it into its queues, as one step. Raises as `decide`."""
         self.decide(port, frame)
         self.store(port)
 
     def decide(self, port: int, frame: bytes) -> None:
-        """Take a frame through ingress. Raises TnaError while the port stores another one."""
+        """Run a frame through ingress. Unless ingress drops it, the port keeps it until `store`.
+
+        Raises TnaError while the port stores another one.
+        """
         if port in self.traffic.storing:
             raise TnaError(f"port {port} is serial, and its last frame is not stored yet")
         self.passes.ingress += 1
@@ -153,7 +161,7 @@ class Switch:
             self.traffic.storing[port] = tuple(replicas)
 
     def store(self, port: int, *, full: Collection[int] = ()) -> int:
-        """Put the frame that `port` stores, if any, into its queues. Return how many copies were dropped.
+        """Put the frame that `port` stores, if any, into its queues. Return the number of copies that were dropped.
 
         `full` are the numbers of the queues that are full at recirculation ports.
         """
@@ -182,7 +190,10 @@ class Switch:
             self.serve(step, min(self.traffic.queues[step]))
 
     def serve(self, port: int, queue: int) -> None:
-        """Take the first frame of a queue through egress, unless the frame bypasses egress."""
+        """Run the first frame of a queue through egress, unless it bypasses egress. It leaves unless egress drops it.
+
+        Raises KeyError when the queue is empty.
+        """
         queues = self.traffic.queues[port]
         queued = _take_first(queues, queue)
         if not queues:
@@ -221,7 +232,7 @@ def _take_first(queues: dict[int, deque[T]], key: int) -> T:
 
 
 def _pipe(objects: Mapping[str, Node]) -> list[str]:
-    """Return the six parts of the only pipe. Raises UnsupportedError when there are several."""
+    """Return the six parts of the only pipe. Raises UnsupportedNodeError when there are several."""
     main = objects.get("main")
     if main is None or main["node"] != "Declaration_Instance":
         raise TnaError("the dump has no main package")
@@ -258,7 +269,8 @@ class TnaControl:
     ) -> None:
         """Insert an entry, or replace the one with the same key. Keys that are left out of `match` match anything.
 
-        Raises TnaError when a name, a number of parameters or a value does not fit, or the table is full.
+        Exact keys cannot be left out. Of several entries that match the largest `priority` wins. 0 is the length of the
+        prefix. Raises TnaError when a name, a number of parameters or a value does not fit, or the table is full.
         """
         found = self.table(table)
         bound = self._bound(found, action, params or {})
@@ -272,7 +284,7 @@ class TnaControl:
         found.change(_matches(found, match), 0, None)
 
     def set_default(self, table: str, action: str, params: Mapping[str, int] | None = None) -> None:
-        """Change the default action of a table."""
+        """Change the default action of a table. Raises TnaError as `write`."""
         found = self.table(table)
         found.set_default(self._bound(found, action, params or {}))
 
@@ -284,11 +296,11 @@ class TnaControl:
             self._switch.groups[group] = told
 
     def counter(self, name: str) -> dict[int, int]:
-        """Return packets by index, without cells of 0."""
+        """Return the packets of a counter, summed over all pipes, by cell, without cells of 0. Raises TnaError."""
         return dict(self._counter(name).packets)
 
     def counter_size(self, name: str) -> int:
-        """Return the number of cells of a counter."""
+        """Return the number of cells of a counter. Raises TnaError when no or several counters have the name."""
         return self._counter(name).size
 
     def table(self, name: str) -> TnaTable:
@@ -296,7 +308,7 @@ class TnaControl:
         return self._state.tables[_one(name, self._state.tables)]
 
     def has(self, table: str) -> bool:
-        """Return whether the program has a table of this name."""
+        """Return True if the program has a table of this name, or several."""
         return any(_ends(name, table) for name in self._state.tables)
 
     def _counter(self, name: str) -> CounterExtern:

@@ -36,7 +36,7 @@ class Key:
 
     @property
     def mask(self) -> int:
-        """Return all ones of the key's width."""
+        """A number of as many one bits as the key is wide."""
         return number_of(self.value).mask
 
 
@@ -63,7 +63,7 @@ class TnaTable:
         self.only_exact = all(key.match == "exact" for key in self.keys)
 
     def look_up(self, fields: Fields) -> tuple[bool, Bound]:
-        """Return whether an entry fits the packet, and its action or the default one."""
+        """Return True and the action of the entry that fits the packet, or False and the default action."""
         key = tuple([read(fields) for read in self._reads])
         if self._signed:
             key = tuple(value & mask for value, mask in zip(key, self._masks, strict=True))
@@ -89,7 +89,7 @@ class TnaTable:
         self._put(key, tuple(matches), rank, bound)
 
     def program(self, matches: Sequence[Match], rank: int, bound: Bound) -> None:
-        """Add an entry of the program. Of two entries for the same packets the first counts."""
+        """Add an entry of the program, whose rank goes down from entry to entry. A second one for a key is left out."""
         if tuple(matches) not in self.masked:
             self._put(tuple(value for value, _ in matches), tuple(matches), rank, bound)
 
