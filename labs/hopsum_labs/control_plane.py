@@ -17,7 +17,7 @@ class ProgramError(Exception):
 
 
 class ControlPlane:
-    """The entries and groups of a handout, on a switch that runs the program.
+    """The entries and groups of a handout, on a switch that runs the program. Construction loads the program.
 
     Raises ProgramError: the program's files cannot be read, or the switch refuses it.
     """
@@ -32,14 +32,14 @@ class ControlPlane:
         self.reload()
 
     def reload(self) -> None:
-        """Load the program again: no entries, no groups, registers at 0."""
+        """Load the program again: no entries, no groups, registers at 0. Raises ProgramError."""
         try:
             self._device.set_pipeline_config(self._pipeline)
         except ControlPlaneError as error:
             raise ProgramError(f"the switch does not load {self._program}: {error}") from error
 
     def set_default(self, table: str, action: str, **params: int) -> None:
-        """Set the default action of `table`."""
+        """Set the default action of `table`. Raises ProgramError: there is no such table, or the write failed."""
         self._require(table)
         self._write(Modify(DefaultAction(table, action, params)))
 
@@ -59,7 +59,7 @@ class ControlPlane:
         self._write(Insert(TableEntry(table, match, action, params)))
 
     def set_group(self, group: int, ports: Sequence[int]) -> None:
-        """Make a multicast group of `ports`."""
+        """Make a multicast group of `ports`. Raises ProgramError when the write failed, as for a group that exists."""
         self._write(Insert(MulticastGroup(group, tuple(Replica(port, 0) for port in ports))))
 
     def _require(self, table: str) -> None:

@@ -43,7 +43,7 @@ class Verdict:
 
     @property
     def points(self) -> int:
-        """The points that were earned."""
+        """The points of the case, or 0 where the rule was broken."""
         return 0 if self.reason else self.case.points
 
 
@@ -76,7 +76,7 @@ def compile_program(source: Path, folder: Path) -> Compiled:
 
 
 def grade(cases: Sequence[Case], compiled: Compiled, start: StartSwitch = start_embedded) -> Iterator[Verdict]:
-    """Try every case on a switch that has just been started, in order.
+    """Try every case in order, each on a new switch. Yield a verdict as soon as its case has ended.
 
     Raises LabError: the switch does not load the program, or does not start.
     """
@@ -91,7 +91,10 @@ def grade(cases: Sequence[Case], compiled: Compiled, start: StartSwitch = start_
 
 
 def grade_worker(level: Level, worker: Path) -> Iterator[Verdict]:
-    """Try a worker on embedded switches with the solution, so that its verdict is not about the student's switch."""
+    """Try a worker on embedded switches with the solution, and yield a verdict for each case of the level's worker.
+
+    So the verdicts are not about the student's switch. A level without a worker has none.
+    """
     # Points for the worker must not depend on the student's switch.
     solution = compiled_solution(level)
     for case in level.worker_cases():
@@ -100,14 +103,17 @@ def grade_worker(level: Level, worker: Path) -> Iterator[Verdict]:
 
 
 def grade_folder(level: Level, folder: Path, start: StartSwitch = start_embedded) -> Iterator[Verdict]:
-    """Compile and grade a student's program, then the worker. Raises LabError as `compile_program` and `grade` do."""
+    """Compile and grade a student's program, then the worker. Yield the verdicts.
+
+    Raises LabError as `compile_program` and `grade` do.
+    """
     with TemporaryDirectory(prefix="hopsum-lab-") as made:
         yield from grade(level.cases(), compile_program(folder / f"{PROGRAM}.p4", Path(made)), start)
     yield from grade_worker(level, folder / WORKER)
 
 
 def grade_solution(level: Level, start: StartSwitch = start_embedded) -> Iterator[Verdict]:
-    """Grade the compiled solution and its worker."""
+    """Grade the compiled solution and its worker. Yield the verdicts. Raises LabError as `grade` does."""
     yield from grade(level.cases(), compiled_solution(level), start)
     yield from grade_worker(level, level.solution / WORKER)
 

@@ -64,7 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command. Return 1 if a rule is broken, or the program cannot be compiled or loaded."""
+    """Run the command. Return 1 if a rule is broken, or the program cannot be compiled or loaded, else 0."""
     options = build_parser().parse_args(arguments)
     try:
         status: int = options.run(options)

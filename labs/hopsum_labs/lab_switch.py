@@ -35,7 +35,10 @@ DEVICE_ID = 0
 
 
 def start_embedded(stack: ExitStack, *, backend: Backend = Backend.INTERPRETER) -> tuple[P4RuntimeDevice, SendFrame]:
-    """Start the embedded switch, in this process."""
+    """Start the embedded switch, in this process. Return its P4Runtime side and the function that sends a frame.
+
+    The function raises Failed where the program uses a register index out of range.
+    """
     server = SwitchServer(make_engine=engine_maker(backend), device_id=DEVICE_ID)
     # Opened, but not run: no thread moves frames, `send` alone does, so a verdict depends on no time.
     server.open()
@@ -56,7 +59,10 @@ def start_embedded(stack: ExitStack, *, backend: Backend = Backend.INTERPRETER) 
 
 
 def start_bmv2(stack: ExitStack) -> tuple[P4RuntimeDevice, SendFrame]:
-    """Start bmv2, a process without interfaces, so without root. Raises LabError: it does not start."""
+    """Start bmv2, a process without interfaces, so without root. Return as `start_embedded` does.
+
+    Raises LabError: it does not start. The function that sends a frame raises Failed where bmv2 ends.
+    """
     try:
         switch = stack.enter_context(Bmv2Switch({}, device_id=DEVICE_ID, packet_stream=True))
     except TopologyError as error:
@@ -95,13 +101,13 @@ class Testbed(ControlPlane):
     def send(self, port: int, frame: bytes) -> list[Output]:
         """Let `frame` enter at `port`. Return the frames that the switch sends for it, in the order of the ports.
 
-        Raises Failed: the switch ended.
+        Raises Failed: the program used a register index out of range, which ends bmv2.
         """
         # The order of copies is left to a switch: a grader that compared it would prefer one target.
         return sorted(self._send(port, frame))
 
     def another(self) -> Testbed:
-        """Return one more switch with the same program, without entries."""
+        """Start one more switch with the same program, without entries, and return it. The caller ends it."""
         return Testbed(*self._made_of)
 
     def __enter__(self) -> Testbed:

@@ -39,7 +39,7 @@ VALUES = 20
 
 
 class InterfacePort:
-    """A port for `all_reduce` of `worker.py`: scapy packets through a network interface."""
+    """A port for `all_reduce` of `worker.py`: scapy packets through a network interface. Needs root."""
 
     def __init__(self, interface: str) -> None:
         self._socket = conf.L2socket(iface=interface)
@@ -49,7 +49,7 @@ class InterfacePort:
         self._socket.send(packet)
 
     def receive(self, timeout_s: float | None = None) -> Any:
-        """Return the next packet, or None when no packet came for `timeout_s`. Without `timeout_s`, wait."""
+        """Return the next packet, or None when no packet came for `timeout_s` seconds. Without `timeout_s`, wait."""
         give_up = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = None if give_up is None else max(0.0, give_up - time.monotonic())
@@ -62,7 +62,11 @@ class InterfacePort:
 
 
 def control(word: str) -> None:
-    """Write the level's entries on the switches of the network. Raises LabError, ProgramError, ControlPlaneError."""
+    """Load the program on the switches of the network, and write the entries of level `word`.
+
+    The environment variable HOPSUM_NETWORK names the description of the network. Raises LabError, ProgramError,
+    ControlPlaneError.
+    """
     network = _network()
     program, p4info = Path(network["program"]), Path(network["p4info"])
     with ExitStack() as stack:
@@ -75,7 +79,11 @@ def control(word: str) -> None:
 
 
 def work(path: Path, interface: str) -> None:
-    """Sum a vector with the other workers. Raises Failed: the worker cannot be imported, or the sum is wrong."""
+    """Sum a vector by the `all_reduce` of the worker.py at `path`, check the sum and print a line.
+
+    Rank and number of workers are in the environment, RANK and WORLD_SIZE. Raises Failed: the worker cannot be
+    imported, or the sum is wrong.
+    """
     rank, workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     # Every worker computes all vectors, and so knows the sum without a second network.
     vectors = [[1000 * (each + 1) + place for place in range(VALUES)] for each in range(workers)]
@@ -101,7 +109,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one of the two commands. Return the exit status."""
+    """Run one of the two commands. Return 0, or 1 after an error, whose message is printed on stderr."""
     options = build_parser().parse_args(arguments)
     try:
         options.run(options)

@@ -99,7 +99,7 @@ _PORTS = (6, 3, 8, 1, 7, 2, 4, 5)
 
 
 def worker_port(rank: int) -> int:
-    """Return the grader's switch port of a worker."""
+    """Return the grader's switch port of a worker. Raises IndexError for a rank from 8 on."""
     return _PORTS[rank]
 
 
@@ -114,19 +114,19 @@ def network_port(rank: int) -> int:
 
 
 def over_ethernet(rank: int, values: Sequence[int], **fields: int) -> Packet:
-    """Return a worker's contribution as level 1 has it."""
+    """Return a worker's contribution as level 1 has it. `fields` are those of `Aggregation`: chunk, kind and others."""
     header = Ether(src=worker_mac(rank), dst=SWITCH_MAC, type=TYPE_AGGREGATION)
     return header / Aggregation(rank=rank, values=list(values), **fields)
 
 
 def quantised(rank: int, codes: Sequence[int], **fields: int) -> Packet:
-    """Return a worker's contribution as level floats has it."""
+    """Return a worker's contribution as level floats has it. `fields` are those of `Quantised`: chunk and others."""
     header = Ether(src=worker_mac(rank), dst=SWITCH_MAC, type=TYPE_QUANTISED)
     return header / Quantised(rank=rank, codes=list(codes), **fields)
 
 
 def over_udp(rank: int, values: Sequence[int], ip: str = SWITCH_IP, **fields: int) -> Packet:
-    """Return a worker's contribution to a switch at `ip` as levels 2 and 3 have it."""
+    """Return a worker's contribution to a switch at `ip` as levels 2 and 3 have it. `fields` as in `over_ethernet`."""
     # No field that a RESULT needs has its value already: a program that leaves the field alone must not pass.
     header = Ether(src=worker_mac(rank), dst=SWITCH_MAC) / IP(src=worker_ip(rank), dst=ip, ttl=17)
     header /= UDP(sport=40000 + rank, dport=AGGREGATION_PORT)

@@ -16,11 +16,11 @@ _LARGE = 0x5A3CF100
 
 
 class Failed(Exception):  # noqa: N818 - a verdict on the student's program, no error of ours
-    """The program broke the rule. The text says which packet, what was expected, and what came."""
+    """The program broke the rule. The text has the packet, the expected answer and the real one."""
 
 
 class LabError(Exception):
-    """Something that the student or the installation has to mend. The text says what and how."""
+    """An error that the student has to mend, in files or in the installation. The text has the fault and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,17 @@ Contribute = Callable[[int, Sequence[int]], list[Output]]
 
 
 def vectors(workers: int, seed: int = 0) -> list[list[int]]:
-    """Return a vector for each worker in which every value tells its worker, its place and the round."""
+    """Return a vector of VALUES integers for each worker. All values differ by worker and place, and by `seed`.
+
+    They are so large that sums pass 2**32.
+    """
     # So large that the sum of any two passes 2**31 and 2**32 and carries out of its lower 16 bits: what adds in fewer
     # bits, with saturation, signed or without that carry is wrong in every round.
     return [[(_LARGE * (rank + 1) + 10 * place + seed) % MODULUS for place in range(VALUES)] for rank in range(workers)]
 
 
 def expect_nothing(answers: Sequence[Output], why: str) -> None:
-    """Fail if the switch sent something."""
+    """Raise Failed if the switch sent something. `why` is the reason for the expectation, in the message."""
     shown = [f"port {answer.port}: {summary(Ether(answer.frame))}" for answer in answers]
     expect(not answers, f"nothing was expected, because {why}; the switch sent {'; '.join(shown)}")
 
@@ -74,10 +77,12 @@ def expect_results(
     field: str = "values",
     padding: int = 0,
 ) -> None:
-    """Fail unless each of `ranks` got one RESULT with the sums `wanted`, and no other rank got a packet.
+    """Raise Failed unless each of `ranks` got one RESULT with the sums `wanted`, and no other rank got a packet.
 
+    answers: in the order of ports.
+    when: the situation, for the message.
     layer, field: the header of the level's packets, and its field with the sums.
-    padding: how many bytes of the contribution's padding may follow the sums.
+    padding: number of bytes of the contribution's padding that may follow the sums.
     """
     ports = sorted(worker_port(rank) for rank in ranks)
     came = [answer.port for answer in answers]
@@ -111,7 +116,8 @@ def play_round(
 ) -> list[Output]:
     """Let every rank contribute once. The answers to the last contribution have to be the RESULTs. Return the answers.
 
-    The other arguments are those of `expect_results`. `wanted` is by default the sum of the contributions.
+    Raises Failed where a contribution before the last is answered, or RESULTs are wrong. The other arguments are those
+    of `expect_results`. `wanted` is by default the sum of the contributions.
     """
     ranks = range(len(contributions))
     answers: list[Output] = []

@@ -40,7 +40,7 @@ class Port:
         self._wire.send(FRAME + bytes(packet))
 
     def receive(self, timeout_s: float | None = None) -> Any:
-        """Return the next packet, or None when no packet came for `timeout_s`. Without `timeout_s`, wait."""
+        """Return the next packet, or None when no packet came for `timeout_s` seconds. Without `timeout_s`, wait."""
         self._wire.settimeout(timeout_s)
         try:
             message = self._wire.recv(MAX_MESSAGE)
@@ -65,7 +65,10 @@ def load_worker(path: Path) -> AllReduce:
 
 
 def serve(wire: socket.socket, path: Path) -> None:
-    """Answer calls of `all_reduce` until the grader closes its end."""
+    """Answer the grader's calls of the `all_reduce` in `path` until the grader closes its end of the socket.
+
+    An answer is the result, or the failure in words. The file is imported anew for each call.
+    """
     while message := wire.recv(MAX_MESSAGE):
         # A frame here is for a call that has returned.
         if message[:1] == CALL:

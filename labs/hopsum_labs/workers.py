@@ -32,7 +32,10 @@ DEADLINE_S = 60.0
 
 
 class Workers:
-    """The processes of a case's workers, by rank. The context manager ends them."""
+    """The processes of a case's workers, by rank, which run the `worker.py` at `path`. The context manager ends them.
+
+    Construction starts none.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -56,7 +59,7 @@ class Workers:
             self.wires.append(ours)
 
     def ended(self, rank: int) -> str:
-        """Return how a process that has closed its end came to its end."""
+        """Wait for the end of a process that has closed its socket. Return its status in words, for a message."""
         status = self._processes[rank].wait(DEADLINE_S)
         return f"ended its process with status {status} before it returned"
 
@@ -74,7 +77,8 @@ class Workers:
 class Network:
     """A switch with workers at its ports. Every packet to and from it is lost with probability `loss`.
 
-    copies: how often a packet that is not lost arrives at a worker.
+    copies: the number of times that a packet that is not lost arrives at a worker.
+    seed: of the losses.
     """
 
     def __init__(self, switch: Testbed, workers: int, *, loss: float = 0.0, seed: int = 0, copies: int = 1) -> None:
@@ -104,14 +108,20 @@ class Network:
 
 
 def run(workers: Workers, network: Network, vectors: Sequence[Sequence[int]], when: str) -> None:
-    """Let every worker call `all_reduce` with its vector. All workers must return the sum. Raises Failed."""
+    """Let every worker call `all_reduce` with its vector. All workers must return the sum. Raises Failed otherwise.
+
+    `when` is the situation, for the message. Processes are started as they are needed.
+    """
     wanted = total(vectors)
     for rank, outcome in enumerate(outcomes_of(workers, network, vectors, when)):
         expect(outcome == wanted, f"{when}: all_reduce of rank {rank} had to return {wanted}; it returned {outcome}")
 
 
 def outcomes_of(workers: Workers, network: Network, vectors: Sequence[Sequence[Any]], when: str) -> list[list[Any]]:
-    """Let every worker call `all_reduce` with its vector. Return the results. Raises Failed where one fails."""
+    """Let every worker call `all_reduce` with its vector. Return the results by rank, unchecked.
+
+    Raises Failed where a call fails, a process ends, a worker sends a wrong packet, or after DEADLINE_S seconds.
+    """
     workers.start(len(vectors))
     outcomes = dict[int, list[Any]]()
     deadline_s = time.monotonic() + DEADLINE_S

@@ -36,13 +36,19 @@ PADDING = SHORTEST_FRAME - len(over_ethernet(0, [0] * VALUES))
 
 
 def set_up(switch: ControlPlane, workers: int, *, port: Callable[[int], int] = worker_port) -> None:
-    """Tell the switch how many workers there are, and their ports."""
+    """Write the entries of the handout's control plane: the number of workers, and the multicast group of their ports.
+
+    port: a function from a rank to the switch port of its worker. Raises ProgramError.
+    """
     switch.set_default("MyIngress.job", "MyIngress.set_job", workers=workers)
     switch.set_group(_GROUP, [port(rank) for rank in range(workers)])
 
 
 def play(switch: Testbed, contributions: Sequence[Sequence[int]], when: str = "a round", **fields: int) -> list[Output]:
-    """Play a round of this level's frames, see `play_round`."""
+    """Play a round of this level's frames, and return the answers, as `play_round` does. Raises Failed.
+
+    `fields` are fields of the header, for every contribution.
+    """
 
     def contribute(rank: int, values: Sequence[int]) -> list[Output]:
         return switch.send(worker_port(rank), bytes(over_ethernet(rank, values, **fields)))
@@ -51,7 +57,7 @@ def play(switch: Testbed, contributions: Sequence[Sequence[int]], when: str = "a
 
 
 def sum_of_two(switch: Testbed) -> None:
-    """Two workers, one round; then one whose frames a network card has filled up to Ethernet's 60 bytes."""
+    """Check a round of two workers, then one whose frames a network card has filled up to Ethernet's 60 bytes."""
     set_up(switch, 2)
     play(switch, vectors(2))
 
@@ -62,7 +68,7 @@ def sum_of_two(switch: Testbed) -> None:
 
 
 def any_number_of_workers(switch: Testbed) -> None:
-    """Every number from one to eight, each on groups and counts of its own."""
+    """Check a round of every number of workers from one to eight, each on a program without earlier entries."""
     # From one worker on: a program that compares with a constant passes at one number only.
     for workers in range(1, 9):
         switch.reload()
@@ -71,7 +77,7 @@ def any_number_of_workers(switch: Testbed) -> None:
 
 
 def addresses(switch: Testbed) -> None:
-    """A RESULT goes from the switch to the broadcast address and keeps the chunk."""
+    """Check that a RESULT goes from the switch to the broadcast address and keeps the chunk."""
     set_up(switch, 3)
     expect_to_everybody(play(switch, vectors(3), chunk=CHUNK))
 
@@ -85,7 +91,7 @@ def expect_to_everybody(answers: Sequence[Output], layer: type[Packet] = Aggrega
 
 
 def next_round(switch: Testbed) -> None:
-    """Five rounds: each begins at zero."""
+    """Check that each of five rounds begins at zero."""
     set_up(switch, 3)
     # More than two rounds: registers that are cleared every other time pass two.
     for number in range(5):
@@ -93,7 +99,7 @@ def next_round(switch: Testbed) -> None:
 
 
 def wraps(switch: Testbed) -> None:
-    """Sums are modulo 2**32, each value for itself."""
+    """Check that sums are modulo 2**32, each value for itself."""
     set_up(switch, 2)
     # Values differ by place: a carry into the next value would show. 70000 shows a sum of 16 bits.
     play(switch, [[MODULUS - 1] * VALUES, [1, 70001] * (VALUES // 2)], "a round whose sums pass 2**32")
@@ -111,7 +117,7 @@ def no_contributions(rank: int) -> list[Packet]:
 
 
 def other_frames(switch: Testbed) -> None:
-    """Frames that are no contributions neither count nor come back."""
+    """Check that frames that are no contributions neither count nor come back."""
     set_up(switch, 2)
     contributions = vectors(2)
     # One of two has contributed, so a frame that is taken for a contribution would end the round.
@@ -133,7 +139,7 @@ CASES = (
 
 
 def whole_vectors(workers: Workers, switch: Testbed) -> None:
-    """Vectors of several chunks, of less than one, and of none."""
+    """Check a worker with vectors of several chunks, of less than one, and of none."""
     # Chunks have eight values: two full ones and a rest, less than one, and nothing to send at all.
     for length in (20, 3, 0):
         switch.reload()

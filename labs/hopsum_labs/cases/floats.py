@@ -54,9 +54,10 @@ def set_up(
     step: int = 0,
     port: Callable[[int], int] = worker_port,
 ) -> None:
-    """Write the entries of the handout's control plane. `values` is the lookup table.
+    """Write the entries of the handout's control plane. `values` is the lookup table. Raises ProgramError.
 
-    step: how much more the table of a place has than that of the place before.
+    step: added to the values of a table from place to place.
+    port: a function from a rank to the switch port of its worker.
     """
     ethernet.set_up(switch, workers, port=port)
     for place in range(VALUES):
@@ -97,7 +98,7 @@ def _play(
 
 
 def looks_up(switch: Testbed) -> None:
-    """Every code in every place, of one worker."""
+    """Check the result of every code in every place, of one worker."""
     set_up(switch, 1)
     for first in range(len(CODE_VALUES)):
         codes = [[(first + place) % len(CODE_VALUES) for place in range(VALUES)]]
@@ -105,7 +106,7 @@ def looks_up(switch: Testbed) -> None:
 
 
 def any_table(switch: Testbed) -> None:
-    """The entries decide, and a code without an entry is 0."""
+    """Check that the entries decide, and that a code without an entry is 0."""
     # Each place has a table of its own.
     set_up(switch, 2, _OTHER_VALUES, step=3)
     codes = _codes(2)
@@ -119,7 +120,7 @@ def any_table(switch: Testbed) -> None:
 
 
 def adds(switch: Testbed) -> None:
-    """Any number of workers, several rounds, and sums of more than 8 bits."""
+    """Check several numbers of workers, several rounds, padded frames, and sums of 16 bits."""
     for workers in (1, 2, 3, 8):
         switch.reload()
         set_up(switch, workers)
@@ -142,14 +143,14 @@ def adds(switch: Testbed) -> None:
 
 
 def result_packet(switch: Testbed) -> None:
-    """The RESULT has sums in place of codes, and the addresses of level 1."""
+    """Check that the RESULT has sums in place of codes, and the addresses of level 1."""
     set_up(switch, 2)
     codes = _codes(2)
     ethernet.expect_to_everybody(_play(switch, codes, _sums(codes), "a round", chunk=CHUNK), Quantised)
 
 
 def other_frames(switch: Testbed) -> None:
-    """A packet that is no contribution of this level counts nothing."""
+    """Check that a packet that is no contribution of this level counts nothing and is not answered."""
     set_up(switch, 2)
     codes = _codes(2)
     switch.send(worker_port(0), bytes(quantised(0, codes[0])))
@@ -187,7 +188,7 @@ def _summed(workers: Workers, switch: Testbed, vectors: Sequence[Sequence[float]
 
 
 def exact_values(workers: Workers, switch: Testbed) -> None:
-    """Values in the table lose nothing, in vectors of any length."""
+    """Check that a worker loses nothing of values in the table, in vectors of several lengths."""
     for length in (20, 3, 0):
         vectors = [
             [CODE_VALUES[(7 * rank + place) % len(CODE_VALUES)] * _STEP - 1 for place in range(length)]
@@ -201,7 +202,7 @@ def exact_values(workers: Workers, switch: Testbed) -> None:
 
 
 def neighbours(workers: Workers, switch: Testbed) -> None:
-    """A value becomes one of the two codes around it. A value outside the range becomes the end of the range."""
+    """Check that a worker rounds a value to one of the two codes around it, and one outside the range to its end."""
     rng = random.Random(1)
     vectors = [[rng.uniform(-1.0, 1.0) for _ in range(200)] for _ in range(2)]
     for got, *values in zip(_summed(workers, switch, vectors, "random vectors")[0], *vectors, strict=True):
@@ -230,7 +231,10 @@ def _around(value: float) -> tuple[float, float]:
 
 
 def unbiased(workers: Workers, switch: Testbed) -> None:
-    """Rounding goes up as often as it has to, so that the mean of many roundings is the value (Hoeffding's bound)."""
+    """Check that the mean of many roundings of a worker is the value, within Hoeffding's bound.
+
+    A right worker fails with a probability of 1e-9 for each of two values.
+    """
     count = 1600
     # Hoeffding: count independent roundings, each within one gap of the table, miss their mean by more with
     # probability _CHANCE.

@@ -46,7 +46,7 @@ _MOST_WORKERS = 8
 
 
 def two_versions(switch: Testbed) -> None:
-    """Rounds use the versions by turns, each begins at zero, and the table `job` counts the workers."""
+    """Check rounds that use the versions by turns, for several numbers of workers: each begins at zero."""
     for workers in (1, 2, 5, 8):
         switch.reload()
         set_up(switch, workers)
@@ -55,7 +55,7 @@ def two_versions(switch: Testbed) -> None:
 
 
 def again_before_the_end(switch: Testbed) -> None:
-    """A worker that hears nothing sends again: that is no second contribution."""
+    """Check that a contribution that comes again before the end of its round is not added again."""
     set_up(switch, 3)
     contributions = vectors(3)
     # Five packets of two workers: a switch that counts packets ends the round too early.
@@ -81,7 +81,7 @@ def again_before_the_end(switch: Testbed) -> None:
 
 
 def again_after_the_end(switch: Testbed) -> None:
-    """A worker whose RESULT was lost sends again: it alone gets the RESULT, as often as it asks."""
+    """Check that a worker that sends again after the end of its round gets the RESULT, alone, as often as it sends."""
     for workers in (3, _MOST_WORKERS):
         switch.reload()
         set_up(switch, workers)
@@ -99,7 +99,7 @@ def again_after_the_end(switch: Testbed) -> None:
 
 
 def late_worker(switch: Testbed) -> None:
-    """One worker is one round late. The other version still has its RESULT, and the new round is not disturbed."""
+    """Check that a worker one round late gets the RESULT of the other version, and does not disturb the new round."""
     set_up(switch, 2)
     first, second = vectors(2), vectors(2, seed=3)
     play(switch, first, version=0)
@@ -111,7 +111,7 @@ def late_worker(switch: Testbed) -> None:
 
 
 def who_does_not_exist(switch: Testbed) -> None:
-    """Ranks and versions that the job does not have are dropped. The rest is as in level 2."""
+    """Check that ranks and versions that the job does not have are dropped, and the other rules of level 2."""
     for check in (for_the_switch_only, ordinary_traffic, result_addresses, partial(checksums, versions=2)):
         check(switch)
         switch.reload()
@@ -170,7 +170,7 @@ def _as_rank(rank: int, packet: Packet) -> Packet:
 
 
 def random_loss(switch: Testbed) -> None:
-    """Workers on links that lose a third of all packets, both ways: all get every sum."""
+    """Check that all workers get every sum on links that lose a third of all packets in each direction."""
     for seed in range(6):
         switch.reload()
         set_up(switch, 3)
@@ -231,7 +231,7 @@ CASES = (
 
 
 def sends_again(workers: Workers, switch: Testbed) -> None:
-    """Vectors of five chunks, with every RESULT twice and no packet lost, then with a fifth of all packets lost."""
+    """Check a worker with vectors of five chunks: every RESULT comes twice, then a fifth of all packets is lost."""
     for number, loss in enumerate((0.0, 0.2, 0.2, 0.2, 0.2)):
         switch.reload()
         set_up(switch, 3)

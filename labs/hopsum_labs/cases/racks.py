@@ -34,19 +34,22 @@ _GROUP = 1
 
 
 def set_up_leaf(switch: ControlPlane, ports: Sequence[int], uplink: int, rack: int) -> None:
-    """Make a switch the leaf of a rack, with its workers at `ports`."""
+    """Make a switch the leaf of a rack: workers at `ports`, spine at port `uplink`. Raises ProgramError."""
     switch.set_default("MyIngress.job", "MyIngress.set_leaf", workers=len(ports), uplink=uplink, rack=rack)
     switch.set_group(_GROUP, ports)
 
 
 def set_up_spine(switch: ControlPlane, ports: Sequence[int]) -> None:
-    """Make a switch the spine, with its leaves at `ports`."""
+    """Make a switch the spine, with its leaves at `ports`. Raises ProgramError."""
     switch.set_default("MyIngress.job", "MyIngress.set_spine", racks=len(ports))
     switch.set_group(_GROUP, ports)
 
 
 def set_up_network(planes: Mapping[str, ControlPlane], network: Mapping[str, Any]) -> None:
-    """Write the entries of the handout's control plane to a spine and its leaves. Raises LabError: no such network."""
+    """Write the entries of the handout's control plane to a spine and its leaves. Raises LabError: no such network.
+
+    planes: control planes by name of the switch. network: the description that `Level.set_up_network` gets.
+    """
     ports = {name: {int(number): end for number, end in network["switches"][name]["ports"].items()} for name in planes}
     # The spine is found by its links, not by its name: students name their switches as they like.
     spines = [name for name in planes if all(end in planes for end in ports[name].values())]
@@ -116,7 +119,7 @@ def _play(switch: Testbed, sizes: Sequence[int], rounds: int) -> _Racks:
 
 
 def leaf_sends_up(switch: Testbed) -> None:
-    """The sum of a rack goes up, round after round."""
+    """Check that a leaf sends the sum of its rack up, once a round."""
     set_up_leaf(switch, [worker_port(rank) for rank in range(3)], UPLINK, rack=5)
     for number in range(3):
         contributions = vectors(3, seed=number)
@@ -148,7 +151,7 @@ def _expect_up(answers: Sequence[Output], sums: Sequence[int], chunk: int, when:
 
 
 def leaf_hands_down(switch: Testbed) -> None:
-    """A RESULT from above goes to the workers of the rack, unchanged."""
+    """Check that a leaf passes a RESULT of the spine on to the workers of the rack, unchanged."""
     set_up_leaf(switch, [worker_port(rank) for rank in range(3)], UPLINK, rack=0)
     result = over_ethernet(0, range(8), kind=Kind.RESULT, chunk=9)
     # As the spine sends it: a leaf only copies.
@@ -162,7 +165,7 @@ def leaf_hands_down(switch: Testbed) -> None:
 
 
 def only_from_the_right_side(switch: Testbed) -> None:
-    """A packet from the wrong side counts nothing and goes nowhere."""
+    """Check that a leaf and a spine neither count nor pass on a packet from the wrong side."""
     first, second = worker_port(0), worker_port(1)
     set_up_leaf(switch, [first, second], UPLINK, rack=5)
     contributions = vectors(2)
@@ -187,7 +190,7 @@ def only_from_the_right_side(switch: Testbed) -> None:
 
 
 def two_racks(switch: Testbed) -> None:
-    """Two racks of four. Each uplink carries one packet a round each way."""
+    """Check rounds over two racks of four. Each uplink must carry one packet a round in each direction."""
     rounds = 4
     racks = _play(switch, (4, 4), rounds)
     expect(
@@ -198,7 +201,7 @@ def two_racks(switch: Testbed) -> None:
 
 
 def unequal_racks(switch: Testbed) -> None:
-    """Three racks with one, three and two workers; a rack of eight; eight racks."""
+    """Check rounds over three racks with one, three and two workers, with a rack of eight, and over eight racks."""
     for sizes in ((1, 3, 2), (8, 1), (1,) * 8):
         switch.reload()
         _play(switch, sizes, 3)

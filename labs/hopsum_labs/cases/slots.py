@@ -13,7 +13,7 @@ SLOTS = 16
 
 
 def side_by_side(switch: Testbed) -> None:
-    """Rounds are under way in all slots and both versions at the same time."""
+    """Check rounds that are under way in all slots and both versions at the same time."""
     set_up(switch, 2)
     copies = [(slot, version) for version in range(2) for slot in range(SLOTS)]
     rounds = {copy: vectors(2, seed=number) for number, copy in enumerate(copies)}
@@ -31,7 +31,10 @@ def side_by_side(switch: Testbed) -> None:
 
 
 def no_such_slot(switch: Testbed) -> None:
-    """Slots from 16 on do not exist: a register index out of range crashes bmv2."""
+    """Check that packets for slots from 16 on are dropped, and all of `who_does_not_exist`.
+
+    A register index out of range would crash bmv2.
+    """
     set_up(switch, 2)
     contributions = vectors(2)
     contribute(switch, 0, contributions[0], slot=SLOTS - 1, version=1)
@@ -54,7 +57,7 @@ def no_such_slot(switch: Testbed) -> None:
 
 
 def one_after_the_other(switch: Testbed) -> None:
-    """Every slot is used again and again."""
+    """Check round after round in the first, a middle and the last slot."""
     for workers in (3, 8):
         switch.reload()
         set_up(switch, workers)

@@ -41,7 +41,10 @@ _RESULT_BYTES = 20 + 8 + 8 + 4 * VALUES
 
 
 def set_up(switch: ControlPlane, workers: int, *, port: Callable[[int], int] = worker_port) -> None:
-    """Write the entries of the handout's control plane."""
+    """Write the entries of the handout's control plane. Raises ProgramError.
+
+    port: a function from a rank to the switch port of its worker.
+    """
     # The switch answers from these addresses: they are entries, so that one program serves any network.
     own = {"mac": mac_to_int(SWITCH_MAC), "ip": ipv4_to_int(SWITCH_IP)}
     switch.set_default("MyIngress.job", "MyIngress.set_job", workers=workers, **own)
@@ -56,13 +59,19 @@ def set_up(switch: ControlPlane, workers: int, *, port: Callable[[int], int] = w
 def contribute(
     switch: Testbed, rank: int, values: Sequence[int], *, through: int | None = None, **fields: Any
 ) -> list[Output]:
-    """Let a rank contribute, through the port of rank `through` or its own. Return the packets sent in answer."""
+    """Send a rank's contribution into the port of rank `through` (None: its own). Return the packets sent in answer.
+
+    `fields` are those of `over_udp`.
+    """
     port = worker_port(rank if through is None else through)
     return switch.send(port, bytes(over_udp(rank, values, **fields)))
 
 
 def play(switch: Testbed, contributions: Sequence[Sequence[int]], when: str = "a round", **fields: Any) -> list[Output]:
-    """Play a round of UDP datagrams, see `play_round`."""
+    """Play a round of UDP datagrams, and return the answers, as `play_round` does. Raises Failed.
+
+    `fields` are those of `contribute`, for every contribution.
+    """
 
     def send(rank: int, values: Sequence[int]) -> list[Output]:
         return contribute(switch, rank, values, **fields)
@@ -75,7 +84,7 @@ def play(switch: Testbed, contributions: Sequence[Sequence[int]], when: str = "a
 
 
 def sum_over_udp(switch: Testbed) -> None:
-    """Three rounds of one, four and eight workers."""
+    """Check three rounds of one, four and eight workers."""
     for workers in (1, 4, 8):
         switch.reload()
         set_up(switch, workers)
@@ -84,7 +93,7 @@ def sum_over_udp(switch: Testbed) -> None:
 
 
 def result_addresses(switch: Testbed) -> None:
-    """Each copy of a RESULT has the addresses of its own worker."""
+    """Check that each copy of a RESULT has the addresses of its own worker, and of the switch by its entries."""
     set_up(switch, 3)
     expect_addresses(play(switch, vectors(3), chunk=CHUNK), CHUNK)
     # A program that has the switch's addresses built in must not pass.
@@ -113,7 +122,7 @@ def expect_addresses(answers: Sequence[Output], chunk: int = 0, *, mac: str = SW
 
 
 def checksums(switch: Testbed, versions: int = 1) -> None:
-    """A host's network stack takes the RESULT of every round. Rounds use so many versions by turns."""
+    """Check that a host's network stack takes the RESULT of every round. Rounds use so many versions by turns."""
     set_up(switch, 3)
 
     def send(rank: int, values: Sequence[int]) -> list[Output]:
@@ -150,7 +159,10 @@ def expect_sound(answers: Sequence[Output], when: str) -> None:
 
 
 def ordinary_traffic(switch: Testbed) -> None:
-    """Other hosts' packets pass unchanged, also UDP to port 5555 of another host."""
+    """Check that packets for other hosts pass unchanged in the middle of a round, and that others are dropped.
+
+    UDP to port 5555 of another host passes too. Damaged packets, and those to unknown addresses, are dropped.
+    """
     set_up(switch, 3)
     contributions = vectors(3)
     # In the middle of a round, which other traffic must neither begin anew nor carry on.
@@ -204,7 +216,7 @@ def _with(packet: Packet, **fields: Any) -> Packet:
 
 
 def for_the_switch_only(switch: Testbed) -> None:
-    """Packets for the switch that are damaged or no contributions do not count."""
+    """Check that packets for the switch that are damaged or no contributions do not count and are not answered."""
     set_up(switch, 2)
     contributions = vectors(2)
     contribute(switch, 0, contributions[0])

@@ -60,7 +60,7 @@ def describe(net, program):
 
 
 def run_workers(net, worker, environment):
-    """Let every host sum a vector with the others. Return the worst exit status."""
+    """Run the worker on every host, all at once, and print their output. Return the largest exit status."""
     running = []
     for rank, host in enumerate(net.hosts):
         words = [hopsum_python(), "-m", "hopsum_labs.network", "worker", worker, "--interface", host.defaultIntf().name]
@@ -73,7 +73,7 @@ def run_workers(net, worker, environment):
 
 
 def main():
-    """Run it."""
+    """Run the network, the control plane, the workers and the prompt. Return the workers' exit status."""
     parser = argparse.ArgumentParser(description="two racks in Mininet, with a P4 program on every switch")
     parser.add_argument("--switch", choices=["embedded", "bmv2"], default="embedded", help="default: embedded")
     parser.add_argument("--program", default=os.path.join(HERE, "aggregate.json"), help="default: aggregate.json")

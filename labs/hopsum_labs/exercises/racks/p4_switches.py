@@ -56,7 +56,7 @@ class P4Switch(Switch):
         self.child = None
 
     def start(self, controllers):
-        """Start the process and wait until its server answers."""
+        """Start the process and wait until its server answers. Raises SystemExit when it ends, or after 60 s."""
         del controllers
         ports = {number: str(each) for number, each in self.intfs.items() if str(each) != "lo"}
         with open(self.log, "wb") as log:
