@@ -56,7 +56,7 @@ class Size(StrEnum):
 class Settings:
     """Seed and size of a report, and the streams of random numbers that follow from the seed.
 
-    folder: place for what has been measured of a section that is not done yet.
+    folder: folder for the figures of a section that is not finished yet.
     dilate: True where workers and switches get a processor each by time dilation, on a machine that has fewer.
     """
 

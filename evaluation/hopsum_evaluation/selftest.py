@@ -261,7 +261,7 @@ class Sum:
 
 @dataclass(slots=True)
 class SelftestReport:
-    """Everything that is printed."""
+    """The report of a selftest: settings, figures and checks."""
 
     target: str
     where: str

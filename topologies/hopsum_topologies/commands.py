@@ -55,7 +55,7 @@ Event = OutputLine | TaskEnded
 
 
 class LineSplitter:
-    """Splits the output of a program, which arrives in pieces, into lines."""
+    """A splitter of a program's output, which arrives in pieces, into lines of text."""
 
     def __init__(self) -> None:
         self._rest = b""

@@ -58,7 +58,7 @@ class DelayLink:
             raise TopologyError(f"delay of {delay_s:g} s in user space: {error}") from error
 
     def close(self) -> None:
-        """End the process. What it holds is lost."""
+        """End the process. The frames that it holds are lost."""
         self._pool.close()
 
 

@@ -91,7 +91,7 @@ def free_ports() -> tuple[int, int]:
 
 
 def wait_for_server(child: Any, address: tuple[str, int], name: str) -> None:
-    """Wait until a process listens there. Raises SystemExit when the process ends, or takes too long."""
+    """Wait until a process listens at an address. Raises SystemExit naming `name` when it ends, or after 60 s."""
     give_up = time.monotonic() + START_S
     while True:
         with socket.socket() as probe:
@@ -171,7 +171,7 @@ def stop(number: int, frame: Any) -> None:
 
 
 def main() -> None:
-    """Bring the network up, serve, take it down."""
+    """Bring the network of the plan up, serve the requests on stdin until its end, and take the network down."""
     setLogLevel("warning")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)

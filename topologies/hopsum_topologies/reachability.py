@@ -63,7 +63,7 @@ def _is_reply(packet: bytes, request: bytes) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command. Return its exit status."""
+    """Run the command. Return 0 if all addresses have answered, else print the others on stderr and return 1."""
     deadline_s, *addresses = arguments
     missing = find_unreachable(addresses, float(deadline_s))
     if missing:

@@ -50,7 +50,10 @@ class Estimate(NamedTuple):
 
 
 class Estimator(Protocol):
-    """Turns a vector into a message and back. Holds parameters only: any thread may use it."""
+    """The interface of an estimator: from a vector to a message, and back. It has parameters only.
+
+    Any thread may use it. Equal arguments give equal results.
+    """
 
     name: str
     unbiased: bool
@@ -107,7 +110,7 @@ def runs(elements: int) -> Iterator[slice]:
 
 
 def require_finite_vector(x: NDArray[Any]) -> None:
-    """Raise CodecError unless x is a vector for an estimator. Says how many elements are not finite."""
+    """Raise CodecError unless x is a vector for an estimator. The message has the number of elements not finite."""
     require_vector(x)
     bad = np.flatnonzero(~np.isfinite(x))
     if bad.size:
@@ -126,7 +129,7 @@ def require_payload(payload: bytes, expected: int, name: str, elements: int) -> 
 
 
 def finite_float32(values: Doubles) -> Floats:
-    """Return values as float32. What rounding carried beyond the largest float32 becomes the largest one."""
+    """Return values as float32. A value that rounding carried beyond the largest float32 becomes the largest one."""
     # Rounding up from the largest float32 would be infinite.
     return np.clip(values, -LARGEST, LARGEST).astype(np.float32)
 

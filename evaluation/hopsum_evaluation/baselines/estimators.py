@@ -36,7 +36,7 @@ class Fp16:
     unbiased = False
 
     def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
-        """Round to half precision, least significant byte first. Nothing is random.
+        """Return the elements in half precision, least significant byte first. Nothing is random.
 
         Raises:
             CodecError: elements beyond the largest half, 65504: scale the vector, as loss scaling does.
@@ -53,7 +53,7 @@ class Fp16:
         return Message(halves.tobytes(), 16 * x.size)
 
     def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
-        """Widen the elements to float32. Raises CodecError for a payload of another length, or with infinities."""
+        """Return the elements as float32. Raises CodecError for a payload of another length, or with infinities."""
         require_payload(message.payload, 2 * elements, self.name, elements)
         out = np.frombuffer(message.payload, "<f2").astype(np.float32)
         if not np.isfinite(out).all():
@@ -64,7 +64,7 @@ class Fp16:
 class TopKEstimator:
     """Estimator that sends the elements of largest magnitude as float32, with their places. The others become zero.
 
-    Biased: what is left out never arrives, unless error feedback adds it to a later vector. An element sent costs
+    Biased: elements left out never arrive, unless error feedback adds them to a later vector. An element sent costs
     32 bits and ceil(log2 elements) bits of its place, in ascending order. The number of elements sent follows from
     the fraction and the length, which the receiver knows.
 
@@ -84,7 +84,7 @@ class TopKEstimator:
         return max(1, round(self.fraction * elements))
 
     def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
-        """Pack values, then places. Of equal magnitudes the first ones are sent."""
+        """Return a message of values, then places. Of equal magnitudes the first ones are sent. See `Estimator`."""
         require_finite_vector(x)
         count, width = self.sent(x.size), code_bits(x.size)
         # Places ascend, so that the receiver finds a damaged message by an order that is broken.
@@ -92,7 +92,7 @@ class TopKEstimator:
         return Message(x[places].astype("<f4").tobytes() + pack(places, width), count * (32 + width))
 
     def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
-        """Put the values at their places, zeros elsewhere. Raises CodecError for places that do not ascend."""
+        """Return the values at their places, zeros elsewhere. Raises CodecError for places that do not ascend."""
         count, width = self.sent(elements), code_bits(elements)
         require_payload(message.payload, 4 * count + packed_bytes(count, width), self.name, elements)
         values = np.frombuffer(message.payload, "<f4", count)
@@ -142,7 +142,7 @@ class TernGrad:
         self.unbiased = clip_sigma is None
 
     def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
-        """Pack the scale, then the digits."""
+        """Return a message of the scale, then the digits, five in a byte. See `Estimator`."""
         require_finite_vector(x)
         side = _SIDE.pack(self._scale(x))
         # The scale as the receiver reads it: float32. Digits that were drawn for the unrounded scale would be biased.
@@ -160,7 +160,7 @@ class TernGrad:
         return Message(payload, len(payload) * 8)
 
     def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
-        """Multiply digits by the scale. Raises CodecError for bytes that are not five digits."""
+        """Return the digits times the scale. Raises CodecError for bytes that are not five digits."""
         require_payload(message.payload, _SIDE.size + -(-elements // _DIGITS), self.name, elements)
         scale = _SIDE.unpack_from(message.payload)[0]
         packed = np.frombuffer(message.payload, np.uint8, offset=_SIDE.size)

@@ -61,7 +61,7 @@ from hopsum_evaluation.baselines.estimator_interface import (
 
 
 class EntropyCoder:
-    """Streams of codes by their own histogram."""
+    """A range coder of codes by their own histogram, which is part of the stream."""
 
     def __init__(self) -> None:
         """Import the range coder.

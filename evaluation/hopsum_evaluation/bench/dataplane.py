@@ -181,7 +181,7 @@ class Findings:
     """Figures of all subjects, by subject.
 
     rates: UPDATEs per second; of memcpy codes per second, of starts seconds.
-    effort: nanoseconds an engine takes for a frame, beside a copy of its bytes.
+    effort: nanoseconds an engine takes for a frame, and nanoseconds of a copy of its bytes.
     busy: shares of a core that switch and workers used, and their work for an UPDATE.
     memory: bytes of the switch process, by key of the JSON.
     samples: rates of each run, from which `rates` are made.
@@ -453,7 +453,7 @@ _STOP_S = 10.0
 
 
 class StartError(Exception):
-    """The switch did not come up. The message has what it said."""
+    """The switch did not come up. The message has its output on stderr."""
 
 
 FAILURES = (ControlPlaneError, TopologyError, LoadError, StartError, WrongResultError, OSError)

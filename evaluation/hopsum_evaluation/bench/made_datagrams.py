@@ -114,7 +114,7 @@ class WrongResultError(Exception):
 
 
 class Checker:
-    """Compares the RESULTs of one worker with the sums of a pool, in every header field and every lane."""
+    """The check of one worker's RESULTs against the sums of a pool, in every header field and every lane."""
 
     def __init__(self, pool: Pool, rank: int) -> None:
         header = Header(

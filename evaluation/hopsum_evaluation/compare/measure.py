@@ -74,7 +74,7 @@ class Cell:
 
 
 def measure_all(plan: ComparisonPlan) -> Iterator[Cell]:
-    """Yield every cell of the plan, in order. What cannot be measured has a reason instead of figures.
+    """Yield every cell of the plan, in order. A cell that cannot be measured has a reason instead of figures.
 
     On one thread: the interpreter lock makes two of them slower than one.
     """

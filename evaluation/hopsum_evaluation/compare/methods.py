@@ -81,6 +81,7 @@ class SwitchMethod:
         self.codec = codec
 
     def run(self, vectors: Vectors, seed: int, step: int) -> MethodResult:
+        """See `MeanMethod`: an all-reduce in memory, without error feedback."""
         used: list[CollectivePhase] = []
         means = simulate_allreduce(
             self.codec, vectors, seed=seed, step=step, present=lambda _, phase: used.append(phase)
@@ -107,6 +108,7 @@ class EstimatorMethod:
         self.estimator = estimator
 
     def run(self, vectors: Vectors, seed: int, step: int) -> MethodResult:
+        """See `MeanMethod`. Bits down are those of a mean in float32."""
         found = estimate_mean(self.estimator, vectors, seed, step)
         elements = vectors[0].size
         return MethodResult(found.mean, Bits(found.bits / len(vectors) / elements, FLOAT_BITS))

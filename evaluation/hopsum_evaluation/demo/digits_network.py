@@ -20,7 +20,7 @@ TEST_SHARE = 5
 
 
 class MissingDataError(Exception):
-    """A data set is not installed. The message says how to get it."""
+    """A data set is not installed. The message has the command that installs it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -343,7 +343,7 @@ _ROUNDED = ("loss_first", "loss_last", "accuracy", "accuracy_fp32", "step_s", "s
 
 @dataclass(slots=True)
 class DemoReport:
-    """Everything that is printed. Bytes are of all workers together, at the interface, with headers."""
+    """The report of a demo: settings, figures and checks. Bytes are of all workers, at the interface, with headers."""
 
     target: str
     codec: str

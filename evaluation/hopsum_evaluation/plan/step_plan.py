@@ -262,7 +262,7 @@ def codec_seconds(codec: Codec, density: float, seed: int, elements: int = MEASU
     Measured: processor time, the least of a few runs.
 
     One rank's all-reduce of a vector of N(0, 1), of which a share `density` is not zero for codec lossless, with error
-    feedback where the codec has it. What the switch does in between is not counted, what ranks add is.
+    feedback where the codec has it. The switch's work in between is not counted. Additions by the ranks are.
     """
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(elements, dtype=np.float32)

@@ -411,7 +411,7 @@ def _steps_cell(steps: float, fp32: float) -> str:
 
 
 def rare_table(answers: Sequence[LinkAnswer]) -> ShownTable:
-    """Tabulate seconds to the target with a sum at every step beside DiLoCo: a row for each rate that has both."""
+    """Tabulate seconds to the target of DiLoCo and of schemes that sum at every step, for each rate that has both."""
     rows = list[tuple[str, dict[str, float]]]()
     for each in answers:
         means = {name: each.mean(name) for name in each.times[FABRIC]}
@@ -423,7 +423,7 @@ def rare_table(answers: Sequence[LinkAnswer]) -> ShownTable:
 
 
 def auto_table(result: Result) -> ShownTable:
-    """Tabulate the choice of method="auto", and its step beside the fastest of its methods, and of all safe schemes.
+    """Tabulate the choice of method="auto", its step, and the steps of the fastest of its methods and of safe schemes.
 
     A row for each model, rate and place where it was timed.
     """
@@ -504,7 +504,7 @@ def _or_missed(value: float) -> str:
 
 
 def parts_table(result: Result) -> ShownTable:
-    """Tabulate where a step of hopsum's fastest scheme goes, in milliseconds, as means of the seeds."""
+    """Tabulate the parts of a step of hopsum's fastest scheme, in milliseconds, as means of the seeds."""
     fastest = {(each.name, each.bits_per_s, place): each.ours(place) for each in answers_of(result) for place in PLACES}
     found: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for document in _documents(result, "accuracy", "training"):

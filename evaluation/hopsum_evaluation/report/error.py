@@ -168,7 +168,10 @@ def show(result: Result) -> Shown:
 
 
 def least_error(cells: Sequence[dict[str, Any]]) -> ShownTable:
-    """Tabulate the method with the least error of each kind of vectors, by bits in the busier direction."""
+    """Tabulate the method with the least error of each kind of vectors, by bits in the busier direction.
+
+    cells: as `compare.as_json` makes them.
+    """
     workers, found = least_errors(cells)
     heads = (f"vectors, {workers} workers", *(f"at most {most:g} bits" for most in BUDGETS))
     return ShownTable("error-least", heads, [[TITLES[kind], *methods] for kind, methods in found.items()])

@@ -82,7 +82,7 @@ class Learner:
         return float(-np.log(odds[np.arange(len(batch)), self.y[batch]]).mean())
 
     def accuracy(self, parameters: Floats) -> float:
-        """Compute the share of test images that are named right."""
+        """Return the share of test images, 0 to 1, that are named right."""
         return float((self._logits(parameters, self.test_x).argmax(1) == self.test_y).mean())
 
     def _logits(self, parameters: Floats, x: Floats) -> Floats:

@@ -67,7 +67,7 @@ class Learning:
     draw: Callable[[np.random.Generator, int], Batch]
     """A batch of so many images or windows for training."""
     measure: Callable[[nn.Module], float]
-    """The function that measures, on what is kept for the test, what the model's target is about."""
+    """The function that returns the measure of the model's target on the test data, nan for a timed model."""
 
     def count_parameters(self) -> int:
         """Return the number of parameters of the network, without memory for them."""
@@ -182,7 +182,7 @@ def _seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 class Transformer(nn.Module):
-    """Names the next character: int64[windows, CONTEXT] to float32[windows * CONTEXT, SYMBOLS]."""
+    """A network that names the next character: int64[windows, CONTEXT] to float32[windows * CONTEXT, SYMBOLS]."""
 
     def __init__(self, size: TextSize) -> None:
         super().__init__()

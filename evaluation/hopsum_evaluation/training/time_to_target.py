@@ -38,7 +38,7 @@ def _at_target(model: AccuracyModel, run: Run) -> tuple[float, float]:
 class Ratio(NamedTuple):
     """Mean ratio over seeds with its 95 % interval.
 
-    nan: a training missed the target. low is None: fewer seeds than an interval needs (`claims.LEAST`).
+    nan: a training missed the target. low is None: fewer seeds than an interval needs (`interval.LEAST`).
     """
 
     mean: float

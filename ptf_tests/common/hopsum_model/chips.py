@@ -16,7 +16,7 @@ from typing import Final
 
 
 class ModelError(Exception):
-    """The harness said something unexpected, ended, or cannot do what was asked."""
+    """The harness complained or ended, or an entry, a group or a name is impossible for it."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ModelChip:
     harness: str
     """The name that the model's build gives its simple_test_harness."""
     assembled: str
-    """The environment variable that names the folder with what the assembler wrote."""
+    """The environment variable that names the folder with the assembler's files."""
     nodes: int
     """The nodes of the replication engine."""
     group_table: int

@@ -72,7 +72,7 @@ class Harness:
         self._observed = self._observed_path.open()
 
     def ready(self) -> list[str]:
-        """Wait until the program is loaded. Return what the harness said meanwhile. Raises ModelError when it ends."""
+        """Wait until the program is loaded. Return the harness's lines until then. Raises ModelError when it ends."""
         return self.run([])
 
     def run(self, commands: Sequence[str]) -> list[str]:

@@ -70,7 +70,7 @@ class SwitchCase(ReportedTest):
     """Flag: every run of the case gives the same packets. A case that draws random numbers in the switch does not."""
 
     def setUp(self) -> None:
-        """Push the program, and make the controller and the links of the case."""
+        """Push the program, make controller, oracle and links of the case, and write forwarding for all ports."""
         super().setUp()
         self.maxDiff = None
         self._jobs_made = 0
@@ -87,7 +87,7 @@ class SwitchCase(ReportedTest):
         self._forwarding()
 
     def tearDown(self) -> None:
-        """Compare the switch's counters with the oracle's. No packet may be left on a link."""
+        """Fail the case if the switch's counters are not the oracle's, or a packet is left on a link."""
         # A frame that nothing explains would be taken as an answer by the next case.
         self.links.check_empty()
         counters = control.read_counters(self.device)

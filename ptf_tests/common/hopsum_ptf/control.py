@@ -34,7 +34,10 @@ UNCOUNTED_DROPS: Final = {"tofino": frozenset({Drop.TRUNCATED})}
 
 
 class RecordingDevice(Device):
-    """A device that adds every batch that was written to a recording, as P4Runtime updates in text form."""
+    """A device that passes calls on to another one, and adds every written batch to a recording.
+
+    The recording has a batch as P4Runtime updates in text form.
+    """
 
     def __init__(self, device: Device, recording: Recording) -> None:
         self._device = device

@@ -74,6 +74,7 @@ class FakeDevice(Device):
         self._reachable = True
 
     def write(self, updates: Sequence[Update]) -> None:
+        """Apply a batch in order. Raises WriteError for updates that are impossible or chosen to fail."""
         # Encoded first, as a driver does: a batch that cannot be encoded reaches no switch.
         if self._p4info is not None:
             for update in updates:
@@ -115,6 +116,7 @@ class FakeDevice(Device):
         return self._cookie
 
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
+        """Remove all entities and counters, and keep the program's cookie. `batches` and `updates` stay."""
         # The failure that a test chose stays: a push is no repair.
         self.entities.clear()
         self.counters.clear()

@@ -71,7 +71,7 @@ def lanes32(values: ArrayLike) -> bytes:
 
 
 def path_of(job: Job, worker: WorkerEndpoint) -> FramePath:
-    """Return the addresses on a worker's frames."""
+    """Return the addresses on a worker's frames to the switch, with the switch's service as destination."""
     return FramePath(
         src_mac=mac_to_int(worker.mac),
         dst_mac=mac_to_int(job.switch.mac),

@@ -100,6 +100,7 @@ class ModelDevice(FakeDevice):
         return [LeftFrame(each.port - self._chip.first_port, each.frame) for each in left]
 
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
+        """Return cells of a counter of the model, summed over the pipes in use, packets only."""
         told = find_table(self._context, counter)
         stop = int(told["size"]) if count is None else start + count
         packets: Counter[int] = Counter()
@@ -110,6 +111,7 @@ class ModelDevice(FakeDevice):
         return [CounterValue(cells.get(index, 0), 0) for index in range(start, stop)]
 
     def close(self) -> None:
+        """End both processes and remove their files."""
         self._harness.close()
         self._spare.close()
         shutil.rmtree(self._folder, ignore_errors=True)

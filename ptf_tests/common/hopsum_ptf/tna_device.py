@@ -72,6 +72,7 @@ class EngineDevice(FakeDevice):
         return self.switch.settle(port, regroup(frame, self.program.code_group))
 
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
+        """Return cells of a counter of the executed program, summed over all pipes, packets only."""
         cells = told_cells(counter, self.control.counter(counter))
         size = self.control.counter_size(counter)
         stop = size if count is None else start + count

@@ -50,7 +50,7 @@ _TYPED = {
 
 
 def shorten(dump: Node) -> Node:
-    """Return the program of a dump: {"objects": [parsers, controls, instances, types in use]}."""
+    """Return a dump made small, as {"objects": [parsers, controls, instances, types in use]}. `dump` stays as it is."""
     nodes: dict[int, Node] = {}
     # p4c writes a node in full once and by its id afterwards, so all ids are collected first.
     _index(dump, nodes)

@@ -84,7 +84,7 @@ def _is_result(node: Node) -> bool:
 
 
 def constant(value: int, kind: Type) -> Value:
-    """Return a value that is always the same."""
+    """Return a value that is known before any packet, and always the same."""
     return Value(lambda _: value, kind, value)
 
 

@@ -269,8 +269,9 @@ class TnaControl:
     ) -> None:
         """Insert an entry, or replace the one with the same key. Keys that are left out of `match` match anything.
 
-        Exact keys cannot be left out. Of several entries that match the largest `priority` wins. 0 is the length of the
-        prefix. Raises TnaError when a name, a number of parameters or a value does not fit, or the table is full.
+        Exact keys cannot be left out. Of several entries that match the largest `priority` wins. Priority 0 becomes the
+        length of the entry's lpm prefix. Raises TnaError when a name, a number of parameters or a value does not fit,
+        or the table is full.
         """
         found = self.table(table)
         bound = self._bound(found, action, params or {})

@@ -14,7 +14,7 @@ Outcome = Literal["ok", "FAILED", "ERROR", "skipped", "not run"]
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of one case on one target. `reason` says why the case was skipped or failed."""
+    """The outcome of one case on one target. `reason` is that of a case that was skipped, not run, or failed."""
 
     case: str
     outcome: Outcome

@@ -21,7 +21,10 @@ Program = tuple[Path, Path]
 
 @dataclass(frozen=True)
 class PtfTarget:
-    """A running switch as ptf sees it: ports, the platform that reaches them, the namespace to run in."""
+    """A running switch as ptf sees it: ports, the platform that reaches them, the namespace to run in.
+
+    `address` is that of P4Runtime. `interfaces` has the names for ptf's option --interface, by port.
+    """
 
     name: str
     address: str

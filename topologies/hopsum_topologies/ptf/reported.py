@@ -14,10 +14,10 @@ from hopsum_topologies.ptf.case_results import Outcome, Result, append_result
 
 
 class ReportedTest(BaseTest):  # type: ignore[misc]
-    """Base class: the runner reads one line for each test that was run."""
+    """The base class of tests that report their outcome, a line each, in a file for the runner."""
 
     def run(self, result: Any = None) -> None:
-        """Run as unittest does, and report how it ended."""
+        """Run as unittest does, with a `result` of unittest's, and call `report` with the outcome of this test."""
         kinds: tuple[tuple[Outcome, list[Any]], ...] = (
             ("FAILED", result.failures),
             ("ERROR", result.errors),
