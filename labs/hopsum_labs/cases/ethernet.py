@@ -83,7 +83,7 @@ def addresses(switch: Testbed) -> None:
 
 
 def expect_to_everybody(answers: Sequence[Output], layer: type[Packet] = Aggregation) -> None:
-    """Fail unless the RESULTs, over Ethernet, go from the switch to the broadcast address with the number `CHUNK`."""
+    """Raise Failed unless the RESULTs, over Ethernet, go from the switch to the broadcast address with `CHUNK`."""
     for answer in answers:
         frame = Ether(answer.frame)
         got, wanted = (frame.src, frame.dst, frame[layer].chunk), (SWITCH_MAC, BROADCAST, CHUNK)

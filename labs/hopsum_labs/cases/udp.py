@@ -106,7 +106,7 @@ def result_addresses(switch: Testbed) -> None:
 
 
 def expect_addresses(answers: Sequence[Output], chunk: int = 0, *, mac: str = SWITCH_MAC, ip: str = SWITCH_IP) -> None:
-    """Fail unless each RESULT is of `chunk` and goes from the switch at `mac` and `ip` to the worker at its port."""
+    """Raise Failed unless each RESULT is of `chunk`, from the switch at `mac` and `ip`, to the worker at its port."""
     for answer in answers:
         packet, rank = Ether(answer.frame), rank_at(answer.port)
         assert rank is not None, "the ports of the answers are checked before"
@@ -137,7 +137,7 @@ def checksums(switch: Testbed, versions: int = 1) -> None:
 
 
 def expect_sound(answers: Sequence[Output], when: str) -> None:
-    """Fail unless a host takes each RESULT: lengths, no fragment, fresh time to live, checksums."""
+    """Raise Failed unless a host takes each RESULT: lengths, no fragment, fresh time to live, checksums."""
     for answer in answers:
         packet = Ether(answer.frame)
         expect(UDP in packet, f"{when}: at port {answer.port} UDP was expected; this came: {packet.summary()}")

@@ -33,7 +33,7 @@ def hopsum_command():
 
 
 def hopsum_python():
-    """Return the Python that runs hopsum: it stands in the first line of the command."""
+    """Return the path of the Python that runs hopsum, from the first line of its command. Raises SystemExit: none."""
     with open(hopsum_command(), encoding="utf-8", errors="replace") as file:
         first = file.readline()
     if not first.startswith("#!"):
@@ -68,7 +68,7 @@ class P4Switch(Switch):
             time.sleep(0.05)
 
     def stop(self, deleteIntfs=True):
-        """End the process."""
+        """End the process. Remove the interfaces of the switch unless `deleteIntfs` is False."""
         if self.child is not None:
             self.child.terminate()
             try:
@@ -121,7 +121,7 @@ def free_port():
 
 
 def answers(address):
-    """Return whether somebody listens at HOST:PORT."""
+    """Return True if a server listens at HOST:PORT."""
     host, _, port = address.rpartition(":")
     with socket.socket() as probe:
         return probe.connect_ex((host, int(port))) == 0
