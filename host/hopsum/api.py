@@ -157,7 +157,7 @@ def allreduce(
         ValueError: another `op`, an all-reduce of this name is in flight, or its residual is on another device.
         CodecError: the residual of this name has another number of elements.
         ConfigError, MembershipError: as for `connect`.
-        RuntimeError: in a callback of a future of this function, without async_op.
+        RuntimeError: without async_op, in a callback of a future of this function, or in an open group.
         NonFiniteError: some rank has NaN or infinity, on all ranks. The communicator stays usable. Further errors are
             those of `Agent.submit`. With async_op the future has the errors of the network.
     """
@@ -170,7 +170,10 @@ def allreduce(
         done: Future[Any] = Future()
         done.set_result(call.restore(np.zeros(0, np.float32), 1))
     else:
-        done = _submit(_communicator(comm), call, op, name, step, on_nonfinite)
+        joined = _communicator(comm)
+        if not async_op and joined.is_in_group:
+            raise RuntimeError("allreduce in a group would wait for the group's end: use async_op=True")
+        done = _submit(joined, call, op, name, step, on_nonfinite)
     return done if async_op else done.result()
 
 

@@ -171,7 +171,8 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         """Return whether all switches of the next generation can take it now. Leaves without workers are not asked."""
         # A generation is begun only when all its switches can take it: else it would be over at once, and used up.
         leaves = {member.leaf for member in record.members if member.phase is MemberPhase.WAITING and member.leaf}
-        return all(self._reconcilers[name].can_try(record.name) for name in {record.switch, *leaves})
+        switches = record.switches if record.is_sharded else (record.switch, *leaves)
+        return all(self._reconcilers[name].can_try(record.name) for name in switches)
 
     def _parts(self, record: JobRecord, generation: int) -> Parts:
         return parts_of(

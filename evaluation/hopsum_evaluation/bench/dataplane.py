@@ -536,6 +536,7 @@ def start_s(environment: dict[str, str]) -> float:
                 _, complaint = process.communicate(timeout=_STOP_S)
             except subprocess.TimeoutExpired:
                 process.kill()
+                _, complaint = process.communicate()
     if not line.startswith(b"ready"):
         said = complaint.decode(errors="replace").strip() or "it said nothing"
         raise StartError(f"the switch was not ready after {took_s:.1f} s: {said}")

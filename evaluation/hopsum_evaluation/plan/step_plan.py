@@ -38,6 +38,7 @@ from hopsum.codec.simulate import simulate_phase
 from hopsum.codec.thc import LookupTableCodec
 from hopsum.codec.two_shot import TwoShot
 from hopsum_base.units import count, format_rate, rate_bits_per_s, real, said_time, size_bytes, time_s, whole
+from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.bench.timing import machine
 from hopsum_evaluation.command_options import figure_table
 from hopsum_evaluation.expected_error import expected_normal_nmse
@@ -50,6 +51,7 @@ from hopsum_evaluation.plan.traffic import (
     two_shot_traffic,
 )
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
+from hopsum_topologies.errors import TopologyError
 from hopsum_wire import MAX_WORKERS, Op
 
 CODECS: Final = ("thc", "thc:bits=3", "thc:bits=2", "thc:result_bits=8", "uhc", "fixed", "lossless")
@@ -132,7 +134,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command: measure costs, and print a table or JSON. Return 0."""
+    """Run the command: measure costs, and print a table or JSON. Return 0, or 1 if the measured switch fails."""
     parser = build_parser()
     options = parser.parse_args(arguments)
     elements = int(options.elements or options.bytes // _FLOAT_BYTES)
@@ -149,6 +151,9 @@ def main(arguments: Sequence[str]) -> int:
         rows = plan_step(options, elements, costs)
     except PlanError as error:
         parser.error(str(error))
+    except (ControlPlaneError, TopologyError) as error:  # of the switch that is measured
+        print(f"hopsum plan: {error}", file=sys.stderr)
+        return 1
     if options.json:
         report = {
             "elements": elements,

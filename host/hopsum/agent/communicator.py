@@ -112,7 +112,7 @@ class Communicator(ABC):
         """
         if self._serves_here():
             raise RuntimeError(f"allreduce in a callback of a future of {self._who} would wait for itself: use submit")
-        if self._groups:
+        if self.is_in_group:
             raise RuntimeError("allreduce in a group would wait for the group's end: use submit")
         return self._complete(self._submit(x, feedback, step, tensors, on_nonfinite, out, awaited=True))
 
@@ -246,6 +246,11 @@ class Communicator(ABC):
             if not self._groups:
                 self._followed_by_other = None
                 self._queue_end_of_group()
+
+    @property
+    def is_in_group(self) -> bool:
+        """Return whether a group of all-reduces is open, whose last codes wait for its end."""
+        return self._groups > 0
 
     @property
     def is_over(self) -> bool:

@@ -123,9 +123,7 @@ class SwitchWatch:
         oldest = self._queue.oldest
         if oldest is None:
             return None
-        left = tuple(
-            rank for rank in self.prober.awaited_ranks() if self._state.repair.has_left_before(rank, oldest)
-        )
+        left = tuple(rank for rank in self.prober.awaited_ranks() if self._state.repair.has_left_before(rank, oldest))
         return finished_early(self._own, self._state.stream.place(oldest), left) if left else None
 
     def _error_of_long_ones(self, now: float) -> AllReduceError | None:

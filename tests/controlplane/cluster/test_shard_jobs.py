@@ -17,6 +17,7 @@ from hopsum_controlplane.errors import (
     InvalidRequestError,
     JobExistsError,
     ResourceExhaustedError,
+    SessionLostError,
     UnauthenticatedError,
     UnknownJobError,
 )
@@ -90,6 +91,28 @@ def test_named_switches_are_the_shards_in_that_order(three: Cluster) -> None:
     assert len({shard.side_key for shard in told.shards}) == 2
     located = three.controller.member_requests.locate("train", crew[0].token)
     assert (located.send_to.ip, [each.ip for each in located.further]) == ("10.9.0.3", ["10.9.0.2"])
+
+
+def test_no_generation_begins_before_the_switch_of_every_shard_is_reached(
+    three: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer(_: str) -> None:
+        raise SessionLostError("nobody answers")
+
+    crew = three.make("train", 2, 16, shards=2, shard_switches=("s1", "s3"))
+    with monkeypatch.context() as patched:
+        patched.setattr(device_of(three, "s3"), "read_table", no_answer)
+        three.start()
+        for worker in crew:
+            join(worker, 2)
+        three.controller.tick()
+        assert all(isinstance(worker.membership(), Pending) for worker in crew)
+        # Begun now, the generation would end when the switch is taken over.
+        assert state_of(three.controller.job("train")) is JobState.FORMING
+    three.clock.sleep(5)
+    three.controller.tick()
+    for worker in crew:
+        assert not isinstance(worker.membership(), Pending)
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,13 @@ def test_futures_cannot_be_cancelled_and_callbacks_cannot_block() -> None:
         closed.result(60)
 
 
+def test_a_blocking_call_in_an_open_group_is_refused() -> None:
+    with join("grouped", 0, 1) as comm:
+        with comm.group(), pytest.raises(RuntimeError, match="would wait for the group's end: use async_op=True"):
+            hopsum.allreduce(np.ones(8, np.float32), comm)
+        assert hopsum.allreduce(np.ones(8, np.float32), comm)[0] == pytest.approx(1, abs=0.1)
+
+
 def test_submit_refuses_what_is_no_vector() -> None:
     with join("refuses", 0, workers=1) as job:
         for x in (np.ones(2), np.ones((1, 2), np.float32), np.ones(0, np.float32)):
