@@ -42,7 +42,10 @@ class ForeignEntriesError(ControlPlaneError):
 
 
 class SessionLostError(ControlPlaneError):
-    """There is no session with the switch, or the switch did not answer in time: open another session."""
+    """There is no session with the switch, or it did not answer a call in time: open another session.
+
+    A device's `write` raises it only before anything was sent. An unanswered batch is a WriteError.
+    """
 
 
 class NotPrimaryError(ControlPlaneError):

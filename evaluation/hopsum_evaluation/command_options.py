@@ -14,7 +14,7 @@ from hopsum.transport.scapy_link import PacketView
 
 
 def add_link_options(parser: argparse.ArgumentParser) -> None:
-    """Add --link, --pcap and --show."""
+    """Add --link, --pcap and --show. After parsing, `check_link_options` has to check them."""
     parser.add_argument(
         "--link",
         choices=("udp", "scapy"),

@@ -102,7 +102,10 @@ class Backoff:
         return delay_s
 
     def should_log(self, part: str | None = None) -> bool:
-        """Return whether a failure is the first, second, fourth, eighth... of its kind in a row."""
+        """Return whether a part's last failure is the first, second, fourth, eighth... of its kind in a row.
+
+        `failed` counts, this call changes nothing. False for a part without a failure since it last succeeded.
+        """
         failure = self._failures.get(part)
         # A power of two: the log of a failure that stays grows by its logarithm.
         return failure is not None and failure.times & (failure.times - 1) == 0

@@ -43,7 +43,7 @@ Keep = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class Trainings:
-    """Trainings that share links, switches and a pool of workers.
+    """The order for `train_all`: trainings that share links, switches and a pool of workers. Starts nothing.
 
     workers: 2 to 16.
     seeds: one per repeat, as many as any rate of the course needs.

@@ -162,7 +162,10 @@ def truncation_error(bound: float) -> float:
 
 
 def rounding_error(values: tuple[int, ...], bound: float) -> float:
-    """Return the variance that unbiased rounding to these values adds to an N(0, 1) coordinate within the bound."""
+    """Return E[(rounded - a)^2; |a| <= bound] of a ~ N(0, 1) that is rounded without bias to a table's values.
+
+    `values` ascend from 0 to the granularity. They are scaled linearly to -bound..bound.
+    """
     return float(cell_errors(values, bound).sum())
 
 

@@ -19,11 +19,13 @@ _KINDS: Final = ("gloo", "nccl")
 def open_collective(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
     """Return the communicator of this process in a process group of torch. All ranks call this at the same point.
 
-    `hooks.group` is a torch process group that nothing else uses. Without one a group of all ranks is made, and
-    destroyed with the communicator.
+    `hooks.group` is a torch process group that nothing else uses; it keeps its own timeout. Without one a group of all
+    ranks is made, with the timeout `deadline_s`, and destroyed with the communicator.
 
     Raises:
-        ConfigError: a malformed URL, torch.distributed is not initialised, or the group is of another kind.
+        ConfigError: a malformed URL, torch.distributed is not initialised, the group is of another kind, or it has more
+            ranks than a sum can have.
+        CodecError: the codec's options do not fit it.
     """
     query_of(config, parts, {})
     kind = parts.netloc

@@ -167,7 +167,7 @@ class AssignStack(Operation, frozen=True):
 
 
 class AssignElement(Operation, frozen=True):
-    """Store a value into one of several fields of one shape. An index outside them stores nothing."""
+    """Store a value, wrapped to their width, into one of several fields of one shape; nothing outside the index."""
 
     targets: tuple[FieldIR, ...]
     index: DataExpr

@@ -106,7 +106,7 @@ class Bmv2P4Switch(P4Switch):
     driver = "bmv2"
 
     def command(self, ports):
-        """Return the command line."""
+        """Return the words of the command that runs simple_switch_grpc. `ports` has interface names by port number."""
         interfaces = [word for number, name in ports.items() for word in ("-i", f"{number}@{name}")]
         own = ["--thrift-port", str(free_port()), "--notifications-addr", f"ipc://{self.log}.ipc"]
         words = ["simple_switch_grpc", "--no-p4", "--device-id", str(self.device_id), *own, *interfaces]
