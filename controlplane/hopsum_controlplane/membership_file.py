@@ -93,7 +93,8 @@ def write_membership(
     """Write the membership of a job to a file of mode 0600, atomically, in place of an earlier file.
 
     A worker that polls for the file reads all of it. `send_to` and `side_channels` are as for `job_membership`. Raises
-    ControlPlaneError as `job_membership` does, and when the file cannot be written. Then nothing is written.
+    ControlPlaneError as `job_membership` does, and when the file cannot be written. Then the old file is untouched,
+    unless only the folder could not be synced.
     """
     write_file(job_membership(job, send_to, side_channels), path)
 
@@ -137,7 +138,8 @@ def write_atomically(path: Path, content: bytes, check: Callable[[Path], None] =
     """Write a file of mode 0600 at `path`, in place of an earlier file. A reader sees the old content or the new.
 
     The content is on disk before the name points to it. `check` is called before that, with the path of the content.
-    Raises OSError, or the error of `check`. Then the old file is untouched.
+    Raises OSError, or the error of `check`. Then the old file is untouched, except after an OSError of the last step,
+    which syncs the folder: then the new one is in place.
     """
     # In the same folder: a rename is atomic within one file system only. mkstemp makes the file with mode 0600.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -81,7 +81,7 @@ def test_the_first_sum_of_the_guide() -> None:
 def test_the_loop_that_survives_lost_workers_trains() -> None:
     """Here no worker is lost: tests/host/rpc and tests/host/torch replace workers of such loops."""
     (code,) = blocks("docs/host", "python", "except WorkersReplacedError")
-    code = code.replace("hopsum://10.0.0.1:4790/digits?token_file=digits.token", "memory://guide-loop?workers=2")
+    code = code.replace("hopsum://10.0.0.1:4700/digits?token_file=digits.token", "memory://guide-loop?workers=2")
 
     def work(rank: int) -> Model:
         batches = iter([np.full(1000, rank + 1, np.float32)] * 5)

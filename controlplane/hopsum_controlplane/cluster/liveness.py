@@ -83,7 +83,8 @@ class Liveness:
     def excuse(self, away_s: float) -> None:
         """Extend all leases by seconds in which this process did not run and heard no heartbeat, and log a warning.
 
-        No lease becomes longer than a new one. For the length of a lease after this call, a connection that ends shortens no lease.
+        No lease becomes longer than a new one. For the length of a lease after this call, a connection that ends
+        shortens no lease.
         """
         _log.warning("the controller stood still for %.1f s: leases are extended by that", away_s)
         with self._cache.changed:

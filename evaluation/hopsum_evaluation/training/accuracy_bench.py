@@ -278,7 +278,7 @@ def _rate(text: str) -> float | None:
 
 
 def scheme(text: str) -> str:
-    """Return `text` if it is the name of a scheme, or the spelling of a codec. Raises ArgumentTypeError else."""
+    """Return `text` if it is the name of a scheme, or the spelling of a codec. Raises ArgumentTypeError otherwise."""
     if text in NO_CODECS or diloco_of(text).in_fp32:
         return text
     codec = codec_of(text)
@@ -297,6 +297,6 @@ def check_schemes(parser: argparse.ArgumentParser, option: str, schemes: Sequenc
 
 
 def own_scheme(text: str) -> str:
-    """Return `text` if it spells a codec for which a switch can sum, or low rank. Raises ArgumentTypeError else."""
+    """Return `text` if it spells a switch's codec, or low rank. Raises ArgumentTypeError otherwise."""
     switch_codec_argument(codec_of(text))
     return text

@@ -79,7 +79,7 @@ class CommunicatorStatistics:
     repaired: int = 0
     """The results among them that came from a peer."""
     failed_sends: Mapping[str, int] = field(default_factory=dict)
-    """System calls that failed for a while, by the errno's name. Their datagrams were lost, and sent again."""
+    """System calls that failed, by the errno's name. Their datagrams were lost, and sent again."""
     peers_refused: Mapping[str, int] = field(default_factory=dict)
     """Connections to the side channel that were closed for cause, by reason. "forged": the peer lacks the key."""
     within: tuple[int, ...] = (0,) * len(LATENCY_BOUNDS_S)

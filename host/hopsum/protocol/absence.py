@@ -28,7 +28,7 @@ PROBES_UNKNOWN: Final = 4
 
 
 class Absence:
-    """A series of failures of one kind: its begin and its count.
+    """A series of failures of one kind: its start and its count.
 
     Args:
         limit_s: the duration after which the absence has lasted too long.

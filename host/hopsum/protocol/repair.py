@@ -109,9 +109,9 @@ class LackingResults:
         return self._again_at if self.positions else inf
 
     def first(self, now: float) -> list[tuple[int, int]]:
-        """Return the results to request now, as (position, bitmap of holders)."""
+        """Return the first AHEAD results to request now, as (position, bitmap of holders). Sets `due_at`."""
         positions = list(islice(self.positions, AHEAD))
-        self._again_at, self._requested_to = now + AGAIN_S, max(positions, default=-1)
+        self._again_at, self._requested_to = now + AGAIN_S, positions[-1] if positions else -1
         return [(position, self._decided.holders(position)) for position in positions]
 
     def mark_acked(self, position: int) -> bool:
@@ -265,7 +265,10 @@ class PeerRepair:
             self.store.note_done(message.sender, message.value)
         elif message.kind is PeerKind.LEAVE:
             # The value is a position plus one: 0 says that another worker may take this one's place.
-            self._left[message.sender] = message.value - 1 if message.value else EVERYTHING
+            if message.value:
+                self._left[message.sender] = message.value - 1
+            else:
+                self._left.setdefault(message.sender, EVERYTHING)
             self.store.note_done(message.sender, EVERYTHING)
 
     def has_left_before(self, rank: int, position: int) -> bool:

@@ -171,10 +171,9 @@ class StateFetch:
         return PeerMessage(PeerKind.STATE_ASK, self._rank, generation, round=self.start_generation, value=first)
 
     def on_message(self, message: PeerMessage, now: float) -> None:
-        """Process a STATE_PIECE or STATE_NONE of `source`. Ignore any other message.
+        """Process a STATE_PIECE or STATE_NONE.
 
-        The last piece sets `state`, if the digest is right. After STATE_NONE or a wrong digest, `ask` turns to the next
-        rank. A state of more than `bytes_max` only sets `too_large`.
+        Ignore one of another rank than `source`, or about another generation's state.
         """
         if message.round != self.start_generation or message.sender != self.source or self.state is not None:
             return

@@ -210,7 +210,7 @@ class StreamState:
                 return
 
     def may_open(self) -> list[bool]:
-        """Return for each all-reduce in progress whether R2 permits its begin, or has permitted it."""
+        """Return for each all-reduce in progress whether R2 permits its start, or has permitted it."""
         found, size = [], 0
         for before, reduce in enumerate(self.active):
             begun = reduce.first < self.open_end

@@ -2,7 +2,7 @@
 """The watch over a worker's switch: whether its answers, or their absence, end the worker's generation.
 
 Rules A1 to A5 (absence.py) and P1 to P4 (deadline_prober.py), and the deadline of the oldest all-reduce. Each input
-returns the error by which the generation ends, or None. The worker applies it.
+but a failed send returns the error by which the generation ends, or None. The worker applies it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hopsum_wire import Header
 
 
 class SwitchWatch:
-    """The watch of one worker.
+    """The watch of one worker. `enter` comes before any other call.
 
     Args:
         state: the worker's all-reduces, with its stream and its repair.
@@ -45,7 +45,10 @@ class SwitchWatch:
         """The times in which the switch was unreachable."""
 
     def enter(self, own: Membership, queue: RetransmitQueue) -> None:
-        """Begin a generation: what came in the previous one does not explain a wait in this one."""
+        """Begin a generation: forget ignored packets, absences and the switch's last STATE.
+
+        They do not explain a wait in this one.
+        """
         self._ignored.seen.clear()
         self.absences.begin()
         self._own, self._queue = own, queue
@@ -77,7 +80,7 @@ class SwitchWatch:
         self._ignored.note(f"{errno_name} of this host, which sent nothing{unsent_remedy(errno_name)}")
 
     def on_address_gone(self, ip: str, now: float) -> AllReduceError | None:
-        """Process the loss of this host's address `ip` (A5)."""
+        """Process a check that did not find `ip`, this worker's address, on the host (A5)."""
         self._ignored.note(f"looks that did not find {ip}, this rank's address, on this host")
         address = self.absences.address
         return address_gone(self._own, ip, address.lasted_s) if address.note(now) else None

@@ -115,7 +115,7 @@ class Worker:
         """The all-reduces and results of the stream, and the positions that may be sent."""
         self.join_point = JoinPoint(self.state, resume)
         self.watch: Final = SwitchWatch(self.state, self.timing, self.statistics, self._ignored_packets)
-        """Whether the switch's answers, or their absence, end the generation."""
+        """The watch over the switch: it decides whether the switch's answers, or their absence, end the generation."""
         self._ended: Sealed | AllReduceError | None = None
         """None in RUN, the report in SEALED, and the error in OVER."""
         self._handles = 0
@@ -378,7 +378,7 @@ class Worker:
         self.repair.excuse(now)
 
     def probe(self) -> None:
-        """Queue a PROBE for the missing ranks of the oldest open sum. Later `missing_text` has the answer."""
+        """Queue a PROBE for the missing ranks of the oldest open sum. Later `watch.missing_text` has the answer."""
         if self._ended is None:
             self.watch.prober.ask()
 

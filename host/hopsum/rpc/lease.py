@@ -15,7 +15,7 @@
     any       `abandon`                                        LEFT      LEAVE at once, as unfinished, with the reason
     any       `stop`                                           STOPPED   LEAVE, unless it was refused or has left
 
-News come over a stream (Attend), which the second thread reads and opens again: only heartbeats are believed, since
+News comes over a stream (Attend), which the second thread reads and opens again: only heartbeats are believed, since
 they name their generation. The stream also tells the controller that this process runs. While other code holds
 Python's interpreter lock, no heartbeat is sent, but gRPC's own threads send pings over the stream's connection: then
 the controller takes these for signs of life. When the stream ends without LEAVE, and no heartbeat follows, the place is
@@ -125,7 +125,7 @@ class Lease:
     def switch_unreachable(self) -> tuple[str, float]:
         """The reason why the controller cannot reach a switch of the generation, and the seconds since it reports so.
 
-        ("", about 0.0) if the controller reaches all switches. The last news stay until the next generation.
+        ("", about 0.0) if the controller reaches all switches. The last news stays until the next generation.
         """
         why, since = self._unreachable or ("", time.monotonic())
         return why, time.monotonic() - since
@@ -196,7 +196,7 @@ class Lease:
             self._roused.wait(wait_s)
             if self._stopping.is_set():
                 return
-            # Cleared before the heartbeat is sent: news that come during the call rouse the thread once more.
+            # Cleared before the heartbeat is sent: news that comes during the call rouses the thread once more.
             self._roused.clear()
             self._heartbeat_at = time.monotonic()
             wait_s = self._leave_unfinished() if self._unfinished else self._heartbeat()
@@ -227,7 +227,7 @@ class Lease:
                     # The old stream ends only now: without a stream the controller would shorten this lease.
                     if before is not None:
                         before.cancel()
-                    # News are not believed here: the heartbeat that they cause names its generation.
+                    # News is not believed here: the heartbeat that it causes names its generation.
                     if reply.generation != self._generation or reply.lost_ranks:
                         self._roused.set()
                 return  # this worker has left

@@ -40,7 +40,7 @@ class LinkStatistics:
     refused_segment_sends: int = 0
     """Sends with UDP_SEGMENT that the operating system refused. From then on datagrams are sent one by one."""
     failures: Counter[str] = field(default_factory=Counter)
-    """System calls that failed for a while, by the errno's name. Their datagrams are lost. ECONNREFUSED counts as
+    """System calls that failed, by the errno's name. Their datagrams are lost. ECONNREFUSED counts as
     `unreachable` instead."""
 
 
@@ -113,7 +113,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Outage:
-    """The failed sends of one link to one switch: counts them, and logs the begin and end of an outage.
+    """The failed sends of one link to one switch: counts them, and logs the start and end of an outage.
 
     Not thread-safe.
 

@@ -161,7 +161,7 @@ class SegmentTrial:
         self._lossy_since_s: float | None = None
 
     def look(self, results: int, again: int, in_flight: int, now: float) -> None:
-        """Take a worker's present counts and set `together` and `is_over`. Called often, some times a second or more.
+        """Take a worker's present counts and set `together` and `is_over`. Called often, several times a second.
 
         Args:
             results: received from the switch since the worker began.

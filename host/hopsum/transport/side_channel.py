@@ -62,11 +62,11 @@ CLOSE_LINGER_S: Final = 0.5
 PROVE_S: Final = 5.0
 """Seconds in which either side must prove itself, from the first packet of a connection."""
 PROVE_AGAIN_MAX_S: Final = 0.5
-# News save memory at the peers, which need them before they have kept megabytes: nobody waits for them. Each costs a
+# News saves memory at the peers, which need it before they have kept megabytes: nobody waits for them. Each costs a
 # message, its MAC and a turn of a thread at both ends. So a worker sends 100 a second and receives 100: a hundredth of
 # a processor. They are more only if results would be kept for longer than the maximum.
 TELL_EVERY_S: Final = 0.02
-"""The least seconds between two news of a shard."""
+"""The least seconds between two messages of news about a shard."""
 TELL_EVERY_EACH_S: Final = 0.01
 """Seconds for each message of an interval, one to each peer about each shard, where these are more."""
 TELL_EVERY_MAX_S: Final = 0.25
@@ -174,9 +174,9 @@ class SideChannel:
         self._proved: dict[int, asyncio.StreamWriter] = {}
         """The connections with a proof, by rank."""
         self._news: dict[int, PeerMessage] = {}
-        """The latest news of each shard that were not sent yet."""
+        """The latest news of each shard that was not sent yet."""
         self._has_news = asyncio.Event()
-        """Cleared after an interval without news: the next ones have to wake the thread."""
+        """Cleared after an interval without news: the next one has to wake the thread."""
         self._delivers: dict[int, Callable[[PeerMessage], None]] = {}
         """By shard, the function that gets the messages about it."""
 
@@ -219,12 +219,12 @@ class SideChannel:
             self._do(self._put, [(rank, message.pack()) for rank, message in messages])
 
     def broadcast(self, news: PeerMessage) -> None:
-        """Send a message to all peers after an interval. Later news of the same shard in the interval replace it.
+        """Send a message to all peers after an interval. Later news of the same shard in the interval replaces it.
 
-        News of another generation are dropped. Returns at once. For one thread of each shard at a time.
+        News of another generation is dropped. Returns at once. For one thread of each shard at a time.
         """
         self._news[news.shard] = news
-        # Read after the news are there: the thread looks for news after it changes this. So they cost a wake-up only
+        # Read after the news is there: the thread looks for news after it changes this. So it costs a wake-up only
         # after an interval without any.
         if not self._has_news.is_set():
             self._do(self._has_news.set)
@@ -324,17 +324,17 @@ class SideChannel:
             each_s = TELL_EVERY_EACH_S * len(self._outgoing) * len(self._delivers)
             await asyncio.sleep(max(TELL_EVERY_S, min(each_s, TELL_EVERY_MAX_S)))
             if not self._put_news():
-                # Cleared first, then the news are looked for: see `broadcast`.
+                # Cleared first, then the news is looked for: see `broadcast`.
                 self._has_news.clear()
                 self._put_news()
 
     def _put_news(self) -> bool:
-        """Queue the latest news, if there are any. Say whether there were."""
+        """Queue the latest news, if there is any. Say whether there was."""
         told = bool(self._news)
         while self._news:
             # One call takes the news out: another thread may put later ones there at any moment.
             _, news = self._news.popitem()
-            # News of the generation before are of no use to anybody.
+            # News of the generation before is of no use to anybody.
             if news.generation == self._key.generation:
                 data = news.pack()
                 self._put([(rank, data) for rank in self._outgoing])

@@ -184,7 +184,7 @@ class TransferMonitor:
 
     Args:
         who: begins each line.
-        now: the begin of the transfer, in monotonic seconds.
+        now: the start of the transfer, in monotonic seconds.
     """
 
     def __init__(self, who: str, now: float) -> None:

@@ -411,8 +411,9 @@ class Transport:
     def _end(self, sharded: ShardedAllReduce) -> None:
         """Forget an all-reduce. Later events of its parts are ignored."""
         at_shards = self._all_sharded.at_shards
-        for where in [where for where, each in at_shards.items() if each is sharded]:
-            del at_shards[where]
+        if sharded.left:  # else `_take` has removed all of its parts
+            for where in [where for where, each in at_shards.items() if each is sharded]:
+                del at_shards[where]
         del self._all_sharded.by_handle[sharded.handle]
 
     def _poll_of_all(self) -> select.poll | None:

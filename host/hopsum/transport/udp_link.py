@@ -62,7 +62,7 @@ class UdpLink:
         switch: (IPv4 address, port) of the service.
         gso: "auto": many datagrams in one system call (UDP_SEGMENT, UDP_GRO) if Linux can, and one each once Linux
             refuses them or they are lost on the path to this switch. "on": never one each; refused ones are lost.
-            "off": one each. An `Offload` is used as it is, and also ends after a refusal.
+            "off": one each. An `Offload` is used as it is at first, and falls back as "auto" does.
 
     Raises:
         OSError: the local address is not this host's, the port is taken, or gso="on" and Linux lacks UDP_SEGMENT.

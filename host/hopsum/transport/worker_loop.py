@@ -163,7 +163,7 @@ class ShardMemory:
     def count(self) -> None:
         """Add the compiled loop's datagrams, bytes and socket errors of the last call to the link's statistics.
 
-        Logs the begin and end of an outage, as the link does.
+        Logs the start and end of an outage, as the link does.
         """
         state, counts, outage = self.state, self.link.statistics, self.link.outage
         counts.receives += state.receives

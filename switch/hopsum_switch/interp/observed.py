@@ -36,7 +36,7 @@ class RunsState(Protocol):
 
 
 class ObservedState:
-    """A parser state that reports its begin and its successor to the observer."""
+    """A parser state that reports its start and its successor to the observer."""
 
     def __init__(self, state: RunsState, ir: p4.StateIR, observer: Observer) -> None:
         self._state = state

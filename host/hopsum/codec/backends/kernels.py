@@ -320,7 +320,7 @@ class Kernels:
     def fixed_encode(self, x: Floats, scales: Floats, limit: np.float32, out: Words) -> None:
         """Fill lanes uint32[blocks, 256], big-endian in memory, with rint(x * scale) of float32[blocks, 256].
 
-        Products are clamped to +-limit before.
+        Products are clamped to +-limit before they are rounded.
         """
         # Scale by a power of two, which is exact, and round.
         for run in _runs(len(x)):
