@@ -112,7 +112,7 @@ def format_rate(bits_per_s: float) -> str:
     return _said(bits_per_s, (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)))
 
 
-def said_time(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """Return a time in words, of three digits, in s, ms or us: "12.5 ms"."""
     return _said(seconds, (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))) if seconds else "0 s"
 

@@ -28,7 +28,7 @@ from hopsum.errors import HopsumError
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.charts import Plot
 from hopsum_topologies.errors import TopologyError
-from hopsum_topologies.worker_pool import WorkerDiedError, interrupts_held
+from hopsum_topologies.worker_pool import WorkerDiedError, sigint_blocked
 
 _T = TypeVar("_T")
 _END_S: Final = 20.0
@@ -122,7 +122,7 @@ def measure_apart(measure: Callable[..., _T], argument: Any, *calls: Callable[..
     ours, theirs = context.Pipe()
     process = context.Process(target=_run_apart, args=(measure, argument, len(calls), theirs))
     # Else a Ctrl-C while it imports would be a traceback.
-    with interrupts_held():
+    with sigint_blocked():
         process.start()
     # Only the child holds its end now, so that its death reads as EOFError here.
     theirs.close()

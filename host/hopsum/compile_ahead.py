@@ -34,7 +34,7 @@ _NICE: Final = 5
 _log: Final = logging.getLogger(__name__)
 
 
-def may_come_later() -> bool:
+def compiles_in_child() -> bool:
     """Return whether the program begins with numpy's kernels while a child process compiles the others.
 
     False without numba, not on Linux, and with HOPSUM_COMPILED=0 (never compiled) or "wait" (compiled before the first

@@ -67,7 +67,7 @@ class WaitMonitor:
         return self._clock() - self._since
 
     @property
-    def say_in_s(self) -> float | None:
+    def log_in_s(self) -> float | None:
         """Return the seconds until `check` writes its line, None after it has."""
         return None if self._said else max(0.0, AFTER_S - self.lasted_s)
 

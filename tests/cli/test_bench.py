@@ -171,7 +171,7 @@ def test_placements_carry_what_they_must_on_their_busiest_link(placement: str, s
 def test_a_mean_may_err_as_much_as_the_codec_does_in_memory() -> None:
     """Twice that, and twice again where the rest of the mean before comes along. A mean without a rank errs more."""
     spelled = ("thc", "thc:bits=3", "thc:bits=2", "thc:result_bits=8", "thc:rounding=stochastic")
-    most = {name: allreduce.most_nmse(name, make_codec(name, workers=4, backend="numpy")) for name in spelled}
+    most = {name: allreduce.nmse_limit(name, make_codec(name, workers=4, backend="numpy")) for name in spelled}
     assert most["thc"] == pytest.approx(4 * 0.024, rel=0.1)
     assert most["thc:bits=3"] == pytest.approx(4 * 0.078, rel=0.1)
     assert most["thc:bits=2"] == pytest.approx(2 * 0.28, rel=0.1), "it has no error feedback"

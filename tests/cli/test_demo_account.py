@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hopsum.agent.allreduce_results import CommunicatorStatistics, SocketTraffic
 from hopsum_evaluation.demo.counted_testbed import DemoCounts, read_quiet
 from hopsum_evaluation.demo.demo_worker import DemoResult
-from hopsum_evaluation.demo.training_demo import DemoReport, take_in
+from hopsum_evaluation.demo.training_demo import DemoReport, fill_report
 from hopsum_topologies.local_cluster import InterfaceCounters
 from hopsum_wire import Event
 
@@ -98,7 +98,7 @@ def test_a_probe_is_no_contribution() -> None:
         SocketTraffic(datagrams_sent=40, datagrams_received=40),
         SocketTraffic(datagrams_sent=40 + probes, datagrams_received=40 + probes, probes=probes),
     ]
-    take_in(report, [DemoResult(2, 1, 1, 1, "", CommunicatorStatistics(traffic=traffic), 1) for traffic in ranks])
+    fill_report(report, [DemoResult(2, 1, 1, 1, "", CommunicatorStatistics(traffic=traffic), 1) for traffic in ranks])
     assert report.updates == 80
     report.agents = at_interfaces
     assert report.counters_agree

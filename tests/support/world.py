@@ -353,7 +353,7 @@ class World:
     def _is_left(self, seat: Seat) -> bool:
         """Whether all others have said LEAVE to a worker. Where there are faults none does."""
         repair = None if seat.worker is None else seat.worker.repair
-        return bool(self.plan.faults) or repair is None or not repair.has_peers or repair.everybody_left
+        return bool(self.plan.faults) or repair is None or not repair.has_peers or repair.all_left
 
     def run(self) -> None:
         for _ in range(self.plan.steps):

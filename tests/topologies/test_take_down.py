@@ -74,7 +74,7 @@ def test_an_error_that_nobody_expects_leaves_nothing(monkeypatch: pytest.MonkeyP
         raise ZeroDivisionError
 
     before = descendants(os.getpid())
-    monkeypatch.setattr(run, "require_reach", fail)
+    monkeypatch.setattr(run, "require_all_reachable", fail)
     with pytest.raises(ZeroDivisionError):
         run.run(run.Request(topology("star", 1), "native", (), "fixed", 32, None, None))
     assert left_of(os.getpid()) == []

@@ -81,7 +81,7 @@ def carried(network: RunningNetwork, before: Mapping[Link, LinkTraffic]) -> dict
     return {link: now.since(before[link]) for link, now in traffic(network).items()}
 
 
-def require_reach(network: RunningNetwork, deadline_s: float) -> None:
+def require_all_reachable(network: RunningNetwork, deadline_s: float) -> None:
     """Ping every other host and every switch from every host until all have answered.
 
     Raises TopologyError when one has not answered after `deadline_s` seconds.

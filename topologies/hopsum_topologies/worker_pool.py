@@ -54,7 +54,7 @@ class WorkerPool:
         for seat in seats:
             ours, theirs = context.Pipe()
             process = context.Process(target=_run, args=(main, seat, plan, os.getpid(), theirs), daemon=True)
-            with nullcontext() if gpus else _hidden_gpus(), interrupts_held():
+            with nullcontext() if gpus else _hidden_gpus(), sigint_blocked():
                 process.start()
             # With our copy of the other end open, the end of the worker would not be EOF here.
             theirs.close()
@@ -128,7 +128,7 @@ class WorkerPool:
 
 
 @contextmanager
-def interrupts_held() -> Iterator[None]:
+def sigint_blocked() -> Iterator[None]:
     """Let processes that are started in the block begin with SIGINT blocked.
 
     In the calling thread SIGINT waits for the end of the block.

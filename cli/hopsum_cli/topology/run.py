@@ -34,7 +34,7 @@ from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.local_job import LocalJob
 from hopsum_topologies.mininet_network import MininetNetwork, bring_up
 from hopsum_topologies.network_control import NetworkControl
-from hopsum_topologies.running_network import LinkTraffic, RunningNetwork, carried, require_reach, traffic
+from hopsum_topologies.running_network import LinkTraffic, RunningNetwork, carried, require_all_reachable, traffic
 
 REACH_S: Final = 20.0
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -127,14 +127,14 @@ def _run(request: Request) -> int:
         control = stack.enter_context(NetworkControl(network))
         before = traffic(network)
         # Forwarding is known to work before a job is made, on every path that a worker may take.
-        require_reach(network, REACH_S)
+        require_all_reachable(network, REACH_S)
         _say(f"{topology.name} runs ({request.target}): every host reaches every other and every switch")
         # Jobs are made only on a network that works: a lost frame would look like a fault of the job.
         placed = _install(request, control)
         memberships = _write_memberships(topology, placed, folder)
         status = 0
         if request.command:
-            # From here on, so that the echo requests of require_reach are not counted.
+            # From here on, so that the echo requests of require_all_reachable are not counted.
             before = traffic(network)
             commands = commands_for(topology, request.command, memberships, request.codec)
             with closing(run_in_namespaces(commands, network.hosts)) as events:

@@ -41,7 +41,7 @@ ABSENT_PERIODS: Final = 4
 _log: Final = logging.getLogger(__name__)
 
 
-def awake_or_not_s() -> float:
+def seconds_with_sleep() -> float:
     """Return seconds that never go back, and that count the sleep of the machine where the system counts it."""
     # CLOCK_BOOTTIME goes on while the machine sleeps, which CLOCK_MONOTONIC does not.
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
@@ -59,7 +59,7 @@ class Pulse:
         controller: ClusterController,
         period_s: float = PERIOD_S,
         *,
-        clock: Callable[[], float] = awake_or_not_s,
+        clock: Callable[[], float] = seconds_with_sleep,
     ) -> None:
         self._controller, self._clock = controller, clock
         self._period_s = period_s

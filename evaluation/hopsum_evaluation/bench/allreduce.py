@@ -306,6 +306,7 @@ def show(report: dict[str, Any], console: Console) -> None:
         console.print(_table(entry, report["dilate"]))
     where = report["machine"]
     console.print("first: ranks begin as each is told; wire: bytes of the busier direction of the busiest link by rate")
+    console.print("/wire: ms divided by wire")
     console.print("bits: of an element, in that direction; error: NMSE of a mean, with the rest of the one before")
     console.print("worker, switch: processor time; MB: peak resident memory of a worker")
     console.print(f"{where['processor']}, {where['cores']} cores, load {where['load_1min']}, {report['elapsed_s']} s")
@@ -316,9 +317,9 @@ def _table(entry: dict[str, Any], dilate: float) -> Table:
     dilated = f", dilated {dilate:g} times" if dilate > 1 else ""
     title = f"{entry['elements']:,} float32, {entry['rate']}{dilated}"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("", no_wrap=True)
-    for column in ("ms", "min-max", "first", "wire", "over wire", "bits", "error", "worker", "switch", "MB"):
-        table.add_column(column, justify="right")
+    table.add_column("", overflow="fold")
+    for column in ("ms", "min-max", "first", "wire", "/wire", "bits", "error", "worker", "switch", "MB"):
+        table.add_column(column, justify="right", no_wrap=True)
     for subject, found in entry["subjects"].items():
         wire_s, over_wire = found["wire_seconds"], found["over_wire"]
         table.add_row(
@@ -338,9 +339,9 @@ def _table(entry: dict[str, Any], dilate: float) -> Table:
 
 
 def _ms(seconds: float) -> str:
-    """Write milliseconds with three digits."""
+    """Write milliseconds, to the whole one from 100 on, else with three digits."""
     value = 1e3 * seconds
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 class WrongMeanError(Exception):
@@ -487,7 +488,7 @@ def needs_gloo(subject: str) -> bool:
     return subject in GLOO or parse_codec(subject).name == TwoShot.name
 
 
-def most_nmse(subject: str, codec: Codec | None) -> float:
+def nmse_limit(subject: str, codec: Codec | None) -> float:
     """Return the largest NMSE with which a subject's mean counts as right.
 
     It is far above the error that the subject promises, and far below that of a wrong sum. `codec` is None for the
@@ -513,7 +514,7 @@ def _independent_nmse(codec: Codec) -> float:
 
 def _error(subject: str, codec: Codec | None, done: Sequence[Measured], truth: NDArray[np.float32]) -> float:
     """Return the NMSE of a turn's first mean. Raises WrongMeanError."""
-    most, mean = most_nmse(subject, codec), done[0].first_mean
+    most, mean = nmse_limit(subject, codec), done[0].first_mean
     if len({(measured.first_mean.tobytes(), measured.last_mean.tobytes()) for measured in done}) > 1:
         raise WrongMeanError(f"{subject}: the ranks have different means")
     nmse = float(np.sum((mean - truth) ** 2) / np.sum(truth**2))

@@ -31,7 +31,6 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 
 from hopsum.codec import best_table
 from hopsum_base.owned_folder import OwnedFolder
@@ -42,6 +41,7 @@ from hopsum_evaluation.bench.engine_load import EngineRun, engine_runs
 from hopsum_evaluation.bench.made_datagrams import CODES, WrongResultError, table_of_codes
 from hopsum_evaluation.bench.socket_load import LoadError, SocketRun, echo_run, load_on
 from hopsum_evaluation.bench.timing import Rate, commit, machine, memory, versions
+from hopsum_evaluation.command_options import figure_table
 from hopsum_switch.backend import Backend
 from hopsum_switch.ports.udp_layout import COMPILED_VARIABLE
 from hopsum_topologies.bmv2_process import bmv2_unavailable, bmv2_versions
@@ -264,16 +264,14 @@ def bounds(findings: Findings) -> dict[str, dict[str, Any]]:
 
 def show(report: dict[str, Any], console: Console) -> None:
     """Print the object of --json as tables."""
-    table = Table(
-        title=f"LOOKUP_ADD8, {report['workers']} workers; median (min-max of {report['runs']})", title_justify="left"
-    )
-    for name in ("", "M codes/s", "updates/s"):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    title = f"LOOKUP_ADD8, {report['workers']} workers; median (min-max of {report['runs']})"
+    table = figure_table(title, "M codes/s", "k updates/s")
     for name, label in _LABELS.items():
         key, packets = _CODES_KEYS[name], _PACKETS_KEYS.get(name)
         if report[key] is not None:
-            digits = 1 if report[key] > 1e6 else 3
-            table.add_row(label, _range(report, key, 1e6, digits), _range(report, packets, 1, 0) if packets else "")
+            digits = 0 if report[key] > 1e8 else 1 if report[key] > 1e6 else 3
+            updates = _range(report, packets, 1e3, 0 if report[packets] > 1e5 else 1) if packets else ""
+            table.add_row(label, _range(report, key, 1e6, digits), updates)
     table.add_row("memcpy", _range(report, "memcpy_codes_per_s", 1e6, 0), "")
     console.print(table)
     for name, bound in report["bound"].items():
@@ -286,9 +284,8 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 
 def _show_start(report: dict[str, Any], console: Console) -> None:
-    table = Table(title=f"native switch process, {report['slots']['memory']} slots", title_justify="left")
-    for name in ("", "until ready, s", "resident, MB", "at most, MB"):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    title = f"native switch process, {report['slots']['memory']} slots"
+    table = figure_table(title, "until ready, s", "resident, MB", "at most, MB")
     for label, key, how in (("warm", "native.warm_start_s", ""), ("cold", "native.cold_start_s", "_cold")):
         sizes = (f"{report[f'native.{name}_bytes{how}'] / 1e6:.0f}" for name in ("rss", "peak"))
         table.add_row(label, _range(report, key, 1, 2), *sizes)

@@ -252,7 +252,7 @@ def run(plan: DemoPlan, report: DemoReport, console: Console, network: Topology 
                 pipe.send(str(job.write(plan.folder / f"membership-{rank}.json", rank)))
             with _progress(console) as progress:
                 trained = follow(pool, progress, plan, plan.codec, "trained")
-                take_in(report, [message[0] for message in trained])
+                fill_report(report, [message[0] for message in trained])
                 report.counts = read_quiet(lambda: read_counts(cluster, job)).since(before)
                 pool.send(True)
                 if nmse := pool.gather("nmse")[0][0]:
@@ -302,7 +302,7 @@ def follow(pool: WorkerPool, progress: Progress, plan: DemoPlan, phase: str, las
     return [found[rank] for rank in range(plan.workers)]
 
 
-def take_in(report: DemoReport, trained: Sequence[DemoResult]) -> None:
+def fill_report(report: DemoReport, trained: Sequence[DemoResult]) -> None:
     """Fill the report with the workers' figures of the training through the switch, by rank."""
     report.loss_first = sum(each.loss_first for each in trained) / len(trained)
     report.loss_last = sum(each.loss_last for each in trained) / len(trained)

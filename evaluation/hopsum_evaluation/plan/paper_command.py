@@ -18,7 +18,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hopsum_base.units import format_rate, rate_bits_per_s, real, said_time, size_bytes, time_s
+from hopsum_base.units import format_rate, format_time, rate_bits_per_s, real, size_bytes, time_s
 from hopsum_evaluation.plan.paper_model import (
     ALEXNET_BYTES,
     ALEXNET_ITERATIONS,
@@ -57,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
         type=time_s,
         default=MINIBATCH_S,
         metavar="TIME",
-        help=f"time of a minibatch, C (default {said_time(MINIBATCH_S)})",
+        help=f"time of a minibatch, C (default {format_time(MINIBATCH_S)})",
     )
     parser.add_argument(
         "--iterations",
@@ -93,7 +93,7 @@ def show(job: SynchronousSgd, console: Console) -> None:
     """Print each statement of the publication with the model's figure and verdict, and the published table of gzip."""
     console.print(
         f"W = {job.weights_bytes / 1e6:,.0f} MB, chi = {format_rate(8 * job.bytes_per_s)}, i = {job.iterations:g}, "
-        f"C = {said_time(job.minibatch_s)} (not published)", highlight=False,
+        f"C = {format_time(job.minibatch_s)} (not published)", highlight=False,
     )  # fmt: skip
     table = _table("statements of the publication", "published", "model", "needs", "")
     for claim in claims(job):

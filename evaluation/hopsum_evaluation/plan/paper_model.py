@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Final, NamedTuple
 
-from hopsum_base.units import said_time
+from hopsum_base.units import format_time
 from hopsum_evaluation.plan.traffic import PlanError
 
 
@@ -144,14 +144,14 @@ def claims(job: SynchronousSgd) -> list[PaperClaim]:
     codec_s, single = PUBLISHED_GZIP.codec_s(most), job.single_node_s
     return [
         PaperClaim("transfer takes more time than computing from some M on", f"M up to {most}", f"M > {crossing:.3g}",
-              f"C < {said_time(most**2 * rate)}", crossing < most),
+              f"C < {format_time(most**2 * rate)}", crossing < most),
         PaperClaim("transfer takes more time than the single node's computing", f"M up to {most}",
-              f"M > {overtaking:.3g}", f"C < {said_time(most * rate)}", overtaking < most),
+              f"M > {overtaking:.3g}", f"C < {format_time(most * rate)}", overtaking < most),
         PaperClaim("gzip makes transfer shorter", "233 MB / 1.079", f"{PUBLISHED_GZIP.ratio - 1:+.1%} of T_inf",
               "any C", PUBLISHED_GZIP.ratio < 1),
         PaperClaim("compressing and decompressing exceed the original training time", "8.079 s, 1.898 s",
               f"{codec_s:.1f} s at M = {most}, one node {single:.3g} s",
-              f"C < {said_time(codec_s / job.iterations)}", codec_s > single),
+              f"C < {format_time(codec_s / job.iterations)}", codec_s > single),
         PaperClaim("speed-up: ideal > rho = 0.2 > rho = 0.5 > vanilla", f"M up to {most}",
               f"at M = {most}: {most} > " + " > ".join(f"{job.speedup(most, rho):.3g}" for rho in (low, high, 1.0)),
               "any C", ordered),

@@ -37,7 +37,7 @@ from hopsum.codec.interface import feeds_back
 from hopsum.codec.simulate import simulate_phase
 from hopsum.codec.thc import LookupTableCodec
 from hopsum.codec.two_shot import TwoShot
-from hopsum_base.units import count, format_rate, rate_bits_per_s, real, said_time, size_bytes, time_s, whole
+from hopsum_base.units import count, format_rate, format_time, rate_bits_per_s, real, size_bytes, time_s, whole
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.bench.timing import machine
 from hopsum_evaluation.command_options import figure_table
@@ -337,11 +337,11 @@ def measure_network(seed: int) -> tuple[float, float, str]:
 def _table(options: argparse.Namespace, elements: int, rows: Sequence[MethodPlan]) -> Table:
     title = (
         f"{elements:,} elements, {options.workers} workers, links of {format_rate(options.rate)}, computing "
-        f"{said_time(options.compute)}" + (f", {options.overlap:.0%} of it overlapped" if options.overlap else "")
+        f"{format_time(options.compute)}" + (f", {options.overlap:.0%} of it overlapped" if options.overlap else "")
     )
     table = figure_table(title, "B up", "down", "wire", "codec", "network", "all-reduce", "step", "NMSE")
     for row in rows:
         cells: list[Any] = [row.method, f"{row.up_bytes / elements:.2f}", f"{row.down_bytes / elements:.2f}"]
-        cells += map(said_time, (row.wire_s, row.codec_s, row.network_s, row.allreduce_s, row.step_s))
+        cells += map(format_time, (row.wire_s, row.codec_s, row.network_s, row.allreduce_s, row.step_s))
         table.add_row(*cells, "" if row.nmse is None else f"{row.nmse:.4f}")
     return table

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from hopsum.codec import CodecError, make_codec
 from hopsum.codec.two_shot import TwoShot
-from hopsum_base.units import format_number, format_rate, rate_bits_per_s, said_time
+from hopsum_base.units import format_number, format_rate, format_time, rate_bits_per_s
 from hopsum_evaluation.charts import BarChart, BarPanel, BarSeries
 from hopsum_evaluation.experiment import Result, Shown, ShownTable
 from hopsum_evaluation.plan.step_plan import PlanCosts, plan_step
@@ -219,7 +219,7 @@ def answers_of(result: Result) -> list[LinkAnswer]:
                 continue
             how = How.TRAINED if not timed else How.COUNTED if counted else How.TIMED
             what = "s a step" if how is How.TIMED else f"s to {MODELS[name].goal}"
-            words = f"{said}, computing {said_time(waits)}" if waits else said
+            words = f"{said}, computing {format_time(waits)}" if waits else said
             answer = found.setdefault((name, bits_per_s), LinkAnswer(bits_per_s, name, words, what, how, safe))
             times = answer.times[run["placement"]][run["scheme"]]
             if how is How.TRAINED:
@@ -337,10 +337,10 @@ def _compared(answer: LinkAnswer, others: Sequence[str], ours: str, place: str) 
         return "-"
     best = answer.best(others)
     name = f" `{best}`" if len(others) > 1 and best else ""
-    return f"{said_ratio(make_ratio(ratios))}{name}, {outcome(ratios)}"
+    return f"{ratio_text(make_ratio(ratios))}{name}, {outcome(ratios)}"
 
 
-def said_ratio(ratio: Ratio) -> str:
+def ratio_text(ratio: Ratio) -> str:
     """Return a ratio in words, with its interval where it has one. "-" where its mean is not finite."""
     if not isfinite(ratio.mean):
         return "-"
@@ -410,7 +410,7 @@ def _steps_cell(steps: float, fp32: float) -> str:
     return f"{format_number(steps)} ({steps / fp32:.2f})" if fp32 < inf else format_number(steps)
 
 
-def rare_table(answers: Sequence[LinkAnswer]) -> ShownTable:
+def diloco_table(answers: Sequence[LinkAnswer]) -> ShownTable:
     """Tabulate seconds to the target of DiLoCo and of schemes that sum at every step, for each rate that has both."""
     rows = list[tuple[str, dict[str, float]]]()
     for each in answers:
@@ -635,5 +635,5 @@ def show(result: Result) -> Shown:
         samples[each.claim.name] = answer.ratios(each.others, answer.ours(each.place), each.place)
     reasons = {name: "not trained at this size; --full does" for name, each in samples.items() if not each}
     makers = (figure_table, accuracy_table, auto_table, parts_table, plan_table, check_table)
-    tables = [rare_table(list(found.values())), *(make(result) for make in makers)]
+    tables = [diloco_table(list(found.values())), *(make(result) for make in makers)]
     return Shown([table for table in tables if table.rows], samples=samples, reasons=reasons)

@@ -31,11 +31,11 @@ from hopsum_evaluation.report.answers import (
     check_table,
     check_words,
     compare,
+    diloco_table,
     figure_table,
     parts_table,
     plan_table,
     range_table,
-    rare_table,
     speed_bars,
 )
 from hopsum_evaluation.report.claims import Judged, Verdict
@@ -81,7 +81,7 @@ def answers_page(report: dict[str, Any]) -> str:
     for heading, table, words in (
         ("Accuracy", accuracy_table(result), _ACCURACY),
         ("Methods chosen by the first steps", auto_table(result), _AUTO),
-        ("A sum at every step, or rarely", rare_table(answers_of(result)), _RARE),
+        ("A sum at every step, or rarely", diloco_table(answers_of(result)), _RARE),
         ("Every figure", figure_table(result), _FIGURES),
         ("Where a step goes", parts_table(result), _STEP_PARTS),
         ("Predictions of `hopsum plan`", predicted, plan_words(predicted)),

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from hopsum_base.units import format_number, format_rate, list_of, one_of, rate_bits_per_s, said_time, time_s, whole
+from hopsum_base.units import format_number, format_rate, format_time, list_of, one_of, rate_bits_per_s, time_s, whole
 from hopsum_evaluation.command_options import figure_table
 from hopsum_evaluation.experiment import NotRunError
 from hopsum_evaluation.interval import LEAST, interval
@@ -129,7 +129,7 @@ def show(document: dict[str, Any], console: Console) -> None:
     """Print a table for each rate, with a row for each scheme and place of the switches."""
     console.print(document["processors"], highlight=False)
     dilated = f"dilated {document['dilate']:g} times, " if document["dilate"] > 1 else ""
-    waits = f", computing as a wait of {said_time(document['compute_s'])}" if document["compute_s"] else ""
+    waits = f", computing as a wait of {format_time(document['compute_s'])}" if document["compute_s"] else ""
     for rate in document["rates_bits_per_s"]:
         title = (
             f"{dilated}{document['model']}, {document['parameters'] / 1e6:.1f} M parameters, "

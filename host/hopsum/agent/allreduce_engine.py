@@ -183,8 +183,8 @@ class AllReduceEngine:
             elif not busy:
                 if until is None and not self._order.tasks:
                     return
-                driver.wait_for_message(order.alone_left_s(None))
-            if not busy and (error := order.why_alone()) is not None and self.failure is None and not driver.inbox:
+                driver.wait_for_message(order.follower_wait_s(None))
+            if not busy and (error := order.follower_error()) is not None and self.failure is None and not driver.inbox:
                 self._fail(self._order.tasks[-1], error)
 
     def end(self) -> None:
@@ -235,7 +235,7 @@ class AllReduceEngine:
             # Read after `in_network` is set: a later message wakes the network.
             if driver.inbox:
                 wait_s = 0.0
-            events = self.transport.step(self._order.alone_left_s(wait_s) or 0.0)
+            events = self.transport.step(self._order.follower_wait_s(wait_s) or 0.0)
             self.progress.look()
         except Exception as error:
             self._end_generation(error)

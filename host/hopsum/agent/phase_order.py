@@ -86,7 +86,7 @@ class PhaseOrder:
         """The time since which an all-reduce with `more` waits for the next one."""
 
     @property
-    def is_alone(self) -> bool:
+    def waits_for_follower(self) -> bool:
         """Say whether the next phase waits for the all-reduce that `more` announced."""
         return self._alone_since is not None
 
@@ -104,9 +104,9 @@ class PhaseOrder:
             end_group(self.tasks)
 
     def next(self) -> Task | None:
-        """Return the task of the stream's next phase, None while that phase is not ready. Update `is_alone`."""
-        task, is_alone = next_in_stream(self.tasks, overlap=self.overlap)
-        if not is_alone:
+        """Return the task of the stream's next phase, None while it is not ready. Update `waits_for_follower`."""
+        task, waits_for_follower = next_in_stream(self.tasks, overlap=self.overlap)
+        if not waits_for_follower:
             if self._alone_since is not None:
                 self._monitor.over()
             self._alone_since = None
@@ -118,7 +118,7 @@ class PhaseOrder:
     @property
     def may_resume(self) -> bool:
         """Say whether a ResumeCommand is pending, and no earlier task has a phase that can enter the stream."""
-        return self.resume is not None and (self.is_alone or all(each.fully_submitted for each in self.tasks))
+        return self.resume is not None and (self.waits_for_follower or all(each.fully_submitted for each in self.tasks))
 
     def accept_held(self) -> None:
         """Accept the tasks that were submitted after the completed ResumeCommand, up to the next one."""
@@ -131,7 +131,7 @@ class PhaseOrder:
         while self.resume is not None:
             self.accept_held()
 
-    def alone_left_s(self, wait_s: float | None) -> float | None:
+    def follower_wait_s(self, wait_s: float | None) -> float | None:
         """Return the least of `wait_s` and the times until the log line and the failure of a missing follower.
 
         If the next all-reduce is never submitted, this rank must fail in time, because all other ranks wait for it.
@@ -139,9 +139,9 @@ class PhaseOrder:
         if self._alone_since is None:
             return wait_s
         left_s = max(0.0, self._alone_since + self._follow_s - time.monotonic())
-        return min(each for each in (wait_s, left_s, self._monitor.say_in_s) if each is not None)
+        return min(each for each in (wait_s, left_s, self._monitor.log_in_s) if each is not None)
 
-    def why_alone(self) -> HopsumError | None:
+    def follower_error(self) -> HopsumError | None:
         """Return the error if no all-reduce followed in time, else None. Write a log line when due."""
         if self._alone_since is None:
             return None

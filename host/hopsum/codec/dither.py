@@ -103,7 +103,7 @@ def stagger(workers: int) -> Ints:
     return (SHARES * np.arange(workers) // workers).astype(np.int32)
 
 
-def levels_for(workers: int, bits: int, *, requantized: bool) -> int:
+def granularity_for(workers: int, bits: int, *, requantized: bool) -> int:
     """Return the granularity of a job, its largest code: for the most levels of which sums fit into lanes of 8 bits.
 
     Requantised sums are signed, and lose their lowest bit unless levels are 2 apart: they have 15 levels in place of 16
@@ -153,9 +153,9 @@ def job_dither(workers: int, bits: int, requantized: bool, error_feedback: bool)
         error_feedback: whether workers keep what is clipped.
 
     Raises:
-        CodecError: see `levels_for`.
+        CodecError: see `granularity_for`.
     """
-    granularity = levels_for(workers, bits, requantized=requantized)
+    granularity = granularity_for(workers, bits, requantized=requantized)
     unit = _MOST_UNIT
     while unit > 2 and unit * workers * (granularity + 1) > 2 * _MOST:
         unit //= 2
@@ -186,7 +186,7 @@ def requantized_table(workers: int, bits: int) -> tuple[int, ...]:
 
     Raises CodecError for more workers than MOST_WORKERS.
     """
-    granularity = levels_for(workers, bits, requantized=True)
+    granularity = granularity_for(workers, bits, requantized=True)
     values = [_lane(min(code, granularity), 1, granularity) for code in range(1 << bits)]
     # The cells hold whole runs of half lanes, of which the last bit is not looked up.
     places = _half_lanes(workers, granularity)

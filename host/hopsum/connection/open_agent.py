@@ -14,7 +14,7 @@ from hopsum.codec import Codec, make_codec
 from hopsum.codec.backends import NotCompiledError, only_cached
 from hopsum.codec.backends.kernels import KernelCodec
 from hopsum.codec.registry import BUILT_IN, parse_codec, require_options
-from hopsum.compile_ahead import compile_ahead, may_come_later
+from hopsum.compile_ahead import compile_ahead, compiles_in_child
 from hopsum.config import Config, ConfigError
 from hopsum.notice import telling
 from hopsum.protocol.worker import Timing
@@ -67,7 +67,7 @@ def codec_of(config: Config, workers: int) -> Codec:
     require_options(config.codec, config.codec_options)
     given: dict[str, Any] = {"name": config.codec, "workers": workers, "threads": config.threads}
     given |= config.codec_options
-    if config.backend == "auto" and may_come_later() and parse_codec(config.codec).name in BUILT_IN:
+    if config.backend == "auto" and compiles_in_child() and parse_codec(config.codec).name in BUILT_IN:
         return make_codec_at_once(**given)
     with telling(slow):
         return make_codec(**given, backend=config.backend)

@@ -84,7 +84,7 @@ def open_hosts(
     """
     with ExitStack() as kept:
         # The job is there already where this rank was lost, and is started again.
-        late = meeting.has_told("job", 0)
+        late = meeting.has_value("job", 0)
         places, round_trip_s, together = _reach(config, meeting, late)
         own_ip, leaders = places[meeting.rank].ip, [ranks[0] for ranks in meeting.ranks_by(lambda each: each.host)]
         if fewest is not None and len(leaders) < len(places):

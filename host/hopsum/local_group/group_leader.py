@@ -37,7 +37,7 @@ from hopsum.errors import (
     why_unfinished,
 )
 from hopsum.local_group.host_ranks import LocalGroup, LocalRank, as_hopsum
-from hopsum.local_group.member_messages import Connection, SharedVector, error_of, told_error
+from hopsum.local_group.member_messages import Connection, SharedVector, error_of, error_to_json
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 from hopsum.serial.serial_communicator import call_in_words, require_agreement
 
@@ -110,7 +110,7 @@ class LocalGroupLeader(LocalRank):
             state = self._job.fetch_state(wait_s, bytes_max=bytes_max)
         except HopsumError as error:
             for connection in members:
-                connection.send({"says": "state", "error": told_error(error)})
+                connection.send({"says": "state", "error": error_to_json(error)})
             raise
         # In memory and passed by descriptor: a state of gigabytes neither fits a packet nor belongs on a disk.
         descriptor = os.memfd_create("hopsum-state", os.MFD_CLOEXEC)
@@ -291,7 +291,7 @@ class LocalGroupLeader(LocalRank):
 
     def _fail_task(self, task: Task, error: HopsumError) -> None:
         """Give an error of the job to all ranks of the host. End the group unless all workers of the job have it."""
-        told = {**told_error(error), "text": self._group.in_words(error)}
+        told = {**error_to_json(error), "text": self._group.in_words(error)}
         is_over = isinstance(error, MismatchError) or not isinstance(error, CollectiveError | WorkersReplacedError)
         for member in self._members.values():
             member.connection.send({"says": "failed", "number": task.number, "error": told, "over": is_over})
@@ -311,7 +311,7 @@ class LocalGroupLeader(LocalRank):
             self._job._abandon(why_unfinished(failure))
         self._job.close()
         for member in self._members.values():
-            member.connection.send({"says": "over", "error": told_error(failure or self._closed_error())})
+            member.connection.send({"says": "over", "error": error_to_json(failure or self._closed_error())})
             member.connection.close()
         self._waker.close()
         self._end_tasks(task for task in self._tasks if task is not _END_GROUP)

@@ -169,7 +169,7 @@ class Connection:
         self._end.close()
 
 
-def told_error(error: BaseException) -> dict[str, Any]:
+def error_to_json(error: BaseException) -> dict[str, Any]:
     """Return an error as the JSON values of a message: its nearest known class, its text (shortened), its ranks.
 
     An error of an unknown class becomes an AllReduceError.

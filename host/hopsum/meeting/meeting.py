@@ -254,7 +254,7 @@ class Meeting:
         if "error" in told:
             self.store.put(failures_key(self._name), "true")
 
-    def has_told(self, topic: str, rank: int) -> bool:
+    def has_value(self, topic: str, rank: int) -> bool:
         """Say whether a rank's value of a topic is in the store. Raises MeetingError without a store."""
         with store_answers(self._what, topic):
             return self.store.find(self._key(topic, rank)) is not None

@@ -38,7 +38,7 @@ class JoinPoint:
         """The largest start from which the program has continued, of this join point or an earlier one."""
         if resume is not None:
             self.on_resume(resume)
-        self.gone_on = True
+        self.is_resumed = True
 
     def is_next(self, resume: Resume) -> bool:
         """Say whether a new generation has another join point."""
@@ -48,9 +48,9 @@ class JoinPoint:
         """Store the join point of a generation, if it has a new one."""
         if resume.start is not None and self.is_next(resume):
             self.start, self.generation, self.ranks = resume.start, resume.start_generation, resume.replaced
-            self.gone_on = False
+            self.is_resumed = False
 
-    def require_gone_on(self) -> None:
+    def require_resumed(self) -> None:
         """Raise WorkersReplacedError if the stream has reached `start` before the program knows of the newcomers."""
         if self._stream.end >= self.start:
             raise self._error()
@@ -70,7 +70,7 @@ class JoinPoint:
 
     def resume_at(self, generation: int, start: int) -> None:
         """Note that the program continues with the newcomers of a generation, which began at `start`."""
-        self.gone_on |= generation == self.generation
+        self.is_resumed |= generation == self.generation
         self._passed = max(self._passed, start)
 
     def skip(self) -> bool:

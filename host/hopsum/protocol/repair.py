@@ -154,7 +154,7 @@ class PeerRepair:
         return self.policy is not _NOBODY
 
     @property
-    def everybody_left(self) -> bool:
+    def all_left(self) -> bool:
         """Say whether all other workers have sent LEAVE, or were evicted (R3)."""
         return self._left.keys() >= set(self.peers)
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -104,6 +105,30 @@ class StateOffers:
             self.state = None
 
 
+class IncompleteState:
+    """The bytes of one state that are here, from the first on.
+
+    digest: the SHA-256 of all bytes, as the source says, empty for no state. total: their number, as the source says.
+    """
+
+    def __init__(self, digest: bytes, total: int) -> None:
+        self.digest, self.total = digest, total
+        self._bytes, self._hash = bytearray(), hashlib.sha256()
+
+    def __len__(self) -> int:
+        """Return the number of bytes that are here."""
+        return len(self._bytes)
+
+    def append(self, piece: memoryview) -> None:
+        """Add a copy of the bytes that follow."""
+        self._bytes += piece
+        self._hash.update(piece)
+
+    def checked(self) -> bytes | None:
+        """Return a copy of the bytes if they have the digest, else None."""
+        return bytes(self._bytes) if self._hash.digest() == self.digest else None
+
+
 class StateFetch:
     """One newcomer's transfer of its state. `state` has the bytes once all are here.
 
@@ -116,11 +141,12 @@ class StateFetch:
     def __init__(
         self, rank: int, start_generation: int, ranks: Sequence[int], bytes_max: int = STATE_BYTES_MAX
     ) -> None:
-        self._rank, self.start_generation, self._ranks = rank, start_generation, list(ranks)
-        self._bytes_max = bytes_max
+        self._rank, self.start_generation, self._bytes_max = rank, start_generation, bytes_max
+        self._ranks = deque(ranks)
+        """The ranks in the order of the requests: the first one is asked now."""
+        self._ranks.rotate(-rank)
         self.too_large: tuple[int, int] | None = None
         """The rank whose state is longer than `bytes_max`, and its bytes as it says."""
-        self._turn = rank % len(self._ranks)
         self._refused = 0
         """STATE_NONEs so far."""
         self._is_awaited = False
@@ -137,23 +163,28 @@ class StateFetch:
         """The time at which more bytes were here than ever before, None before the first."""
         self._most = 0
         """The most bytes of one state that were here. Bytes that are fetched again are no progress."""
-        self._begin(b"", 0)
+        self._incomplete = IncompleteState(b"", 0)
 
     def __str__(self) -> str:
         """Word the progress of the transfer."""
-        if self._digest:
+        if self._incomplete.digest:
             return f"{self.held} of {self.total} bytes are here"
         return "no worker has offered it yet" if self._refused else "no worker has answered"
 
     @property
     def held(self) -> int:
         """Return the number of bytes received so far, 0 after the end."""
-        return len(self._buffer)
+        return len(self._incomplete)
+
+    @property
+    def total(self) -> int:
+        """Return the number of bytes of the state, 0 while no rank has offered one and after the end."""
+        return self._incomplete.total
 
     @property
     def source(self) -> int:
         """Return the rank that is asked now."""
-        return self._ranks[self._turn % len(self._ranks)]
+        return self._ranks[0]
 
     def ask(self, generation: int, now: float) -> PeerMessage | None:
         """Return the request to `source` that is due now, stamped with `generation`, or None.
@@ -162,11 +193,12 @@ class StateFetch:
         """
         if self.state is not None or now < self.due:
             return None
-        self._turn += self._is_awaited  # the one that was asked says nothing
-        if not self._is_awaited:
+        if self._is_awaited:
+            self._ranks.rotate(-1)  # the one that was asked says nothing
+        else:
             self._since = now
         self._is_awaited, self.due = True, now + self._stalled_s
-        first = len(self._buffer)
+        first = self.held
         self._asked_to = first + PIECES * DATA_BYTES
         return PeerMessage(PeerKind.STATE_ASK, self._rank, generation, round=self.start_generation, value=first)
 
@@ -185,32 +217,23 @@ class StateFetch:
         if total > self._bytes_max:
             self.too_large = message.sender, total
             return
-        if (digest, total) != (self._digest, self.total):
-            self._begin(digest, total)
-        if message.value == len(self._buffer):
-            piece = memoryview(message.payload)[PIECE_BYTES_MIN:]
-            self._buffer += piece
-            self._hash.update(piece)
+        if (digest, total) != (self._incomplete.digest, self.total):
+            self._incomplete = IncompleteState(digest, total)
+        if message.value == self.held:
+            self._incomplete.append(memoryview(message.payload)[PIECE_BYTES_MIN:])
             self._stalled_s = min(max(self._stalled_s, 2 * (now - self._since)), STALLED_MAX_S)
             self._since, self.due = now, now + self._stalled_s
             if self.held > self._most:
                 self._most, self.moved_at = self.held, now
-        if len(self._buffer) >= total:
-            if self._hash.digest() == digest:
-                self.state = bytes(self._buffer)
-            self._begin(b"", 0)
+        if self.held >= total:
+            self.state = self._incomplete.checked()
+            self._incomplete = IncompleteState(b"", 0)
             self._ask_next(now)
         elif message.value + DATA_BYTES >= min(self._asked_to, total):
             # The source has answered all. What got lost on the way is asked for with the next pieces.
             self._is_awaited, self.due = False, now
 
-    def _begin(self, digest: bytes, total: int) -> None:
-        """Begin with the first byte of a state."""
-        self._digest, self.total = digest, total
-        self._buffer = bytearray()
-        self._hash = hashlib.sha256()
-
     def _ask_next(self, at: float) -> None:
         """Ask the next one in turn, from a time on."""
-        self._turn += 1
+        self._ranks.rotate(-1)
         self._is_awaited, self.due = False, at

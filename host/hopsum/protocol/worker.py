@@ -240,8 +240,8 @@ class Worker:
         if self._ended is not None:
             self.seal()  # raises where the worker is OVER
             raise GenerationEndedError(f"generation {own.generation} is sealed: submit it when the job has resumed")
-        if not self.join_point.gone_on:
-            self.join_point.require_gone_on()
+        if not self.join_point.is_resumed:
+            self.join_point.require_resumed()
         template = update_template(op=op, generation=own.generation, worker=own.rank)
         if not chunks:
             raise WireError(Drop.BAD_LENGTH, "an all-reduce has at least one chunk")

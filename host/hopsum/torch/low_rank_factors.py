@@ -34,7 +34,7 @@ from hopsum.codec.backends import NotCompiledError, only_cached
 from hopsum.codec.backends.factor_kernels import FactorKernels
 from hopsum.codec.interface import NO_MEAN_HINT, Floats, nonfinite_error
 from hopsum.codec.low_rank import load_factor_kernels, orthonormal, random_columns
-from hopsum.compile_ahead import compile_ahead, may_come_later
+from hopsum.compile_ahead import compile_ahead, compiles_in_child
 from hopsum.torch.device_codec import DeviceCodec
 from hopsum.torch.device_reduction import DeviceFeedback
 from hopsum.torch.residuals import Residuals, own_names
@@ -132,7 +132,7 @@ class Factors:
         if self._is_prepared:
             return
         self._is_prepared = True
-        if not may_come_later():
+        if not compiles_in_child():
             self._load()
             return
         try:

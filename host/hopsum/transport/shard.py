@@ -410,7 +410,7 @@ class Shard:
                     repair.leave(finished=linger)
                     self.flush_messages()
                     said_until, pause_s = now + pause_s, 2 * pause_s
-                if repair.everybody_left or now >= until:
+                if repair.all_left or now >= until:
                     break
                 waiting.check(lambda: "the others to say that they need nothing more of it", until - now)
                 self._changed.wait(max(0.0, min(said_until, until) - time.monotonic()))

@@ -139,6 +139,44 @@ class Outgoing:
         return is_full
 
 
+class IncomingConnections:
+    """The open connections from peers to one worker. For the channel's thread only."""
+
+    def __init__(self) -> None:
+        self._unproved: dict[asyncio.StreamWriter, None] = {}
+        """The connections without a proof, in the order in which they came."""
+        self._proved: dict[int, asyncio.StreamWriter] = {}
+        """The connections with a proof, by rank."""
+
+    def add(self, writer: asyncio.StreamWriter) -> bool:
+        """Add a connection without a proof. Return whether the oldest of UNPROVED_MAX others was closed for it."""
+        is_crowded = len(self._unproved) >= UNPROVED_MAX
+        if is_crowded:
+            # The oldest has had the most time to prove itself.
+            self.close(next(iter(self._unproved)))
+        self._unproved[writer] = None
+        return is_crowded
+
+    def prove(self, writer: asyncio.StreamWriter, rank: int) -> None:
+        """Note that a connection is one of a rank. Close the rank's older connection."""
+        # The peer has connected anew, so its older connection is dead even if TCP does not know yet.
+        if (older := self._proved.get(rank)) is not None:
+            older.transport.abort()
+        del self._unproved[writer]
+        self._proved[rank] = writer
+
+    def close(self, writer: asyncio.StreamWriter) -> None:
+        """Close and forget a connection. Harmless for one that is forgotten."""
+        self._unproved.pop(writer, None)
+        self._proved = {rank: each for rank, each in self._proved.items() if each is not writer}
+        writer.transport.abort()
+
+    def close_all(self) -> None:
+        """Close all connections."""
+        for writer in (*self._unproved, *self._proved.values()):
+            writer.transport.abort()
+
+
 class SideChannel:
     """One worker's connections to its peers. It listens from the constructor on, and reads from `start` on.
 
@@ -167,12 +205,9 @@ class SideChannel:
         self._tasks: set[asyncio.Task[None]] = set()
         """All tasks: asyncio itself does not keep them alive."""
         self._outgoing: dict[int, Outgoing] = {}
-        self._unproved: dict[asyncio.StreamWriter, None] = {}
-        """The connections without a proof, in the order in which they came."""
+        self._incoming = IncomingConnections()
         self._strangers = 0
         """Connections of this generation from addresses that no peer has."""
-        self._proved: dict[int, asyncio.StreamWriter] = {}
-        """The connections with a proof, by rank."""
         self._news: dict[int, PeerMessage] = {}
         """The latest news of each shard that was not sent yet."""
         self._has_news = asyncio.Event()
@@ -300,8 +335,7 @@ class SideChannel:
         """Begin a generation, unless that was done. Peers that are in it already dial again."""
         if key == self._key and self._outgoing:
             return
-        for writer in (*self._unproved, *self._proved.values()):
-            writer.transport.abort()
+        self._incoming.close_all()
         for out in self._outgoing.values():
             assert out.speaker is not None
             out.speaker.cancel()
@@ -348,14 +382,10 @@ class SideChannel:
             self._note_stranger(writer.get_extra_info("peername")[0])
             writer.transport.abort()
             return
-        if len(self._unproved) >= UNPROVED_MAX:
+        if self._incoming.add(writer):
             self.statistics.closed["crowd"] += 1
-            # The oldest has had the most time to prove itself.
-            next(iter(self._unproved)).transport.abort()
-            del self._unproved[next(iter(self._unproved))]
-        self._unproved[writer] = None
         # No `finally` in the task: one that is cancelled before its first step has none.
-        self._start(self._read_messages(reader, writer)).add_done_callback(lambda _: self._close(writer))
+        self._start(self._read_messages(reader, writer)).add_done_callback(lambda _: self._incoming.close(writer))
 
     def _note_stranger(self, ip: str) -> None:
         self._strangers += 1
@@ -372,11 +402,6 @@ class SideChannel:
                 ip,
             )
         self.statistics.closed["stranger"] += 1
-
-    def _close(self, writer: asyncio.StreamWriter) -> None:
-        self._unproved.pop(writer, None)
-        self._proved = {rank: each for rank, each in self._proved.items() if each is not writer}
-        writer.transport.abort()
 
     def _lives_at(self, writer: asyncio.StreamWriter, *peers: Outgoing | None) -> bool:
         """Say whether a connection comes from the address of one of the peers."""
@@ -417,11 +442,7 @@ class SideChannel:
             raise PeerMessageError("silent", f"no proof within {PROVE_S} s") from None
         if writer.is_closing():
             return
-        # The peer has connected anew, so its older connection is dead even if TCP does not know yet.
-        if (older := self._proved.get(rank)) is not None:
-            older.transport.abort()
-        del self._unproved[writer]
-        self._proved[rank] = writer
+        self._incoming.prove(writer, rank)
         while True:
             if message.sender != rank:
                 raise PeerMessageError("sender", f"rank {message.sender} on the connection of rank {rank}")

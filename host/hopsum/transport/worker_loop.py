@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec.backends import NotCompiledError, compiled_is_wanted, only_cached
 from hopsum.codec.interface import address_of
-from hopsum.compile_ahead import compile_ahead, may_come_later
+from hopsum.compile_ahead import compile_ahead, compiles_in_child
 from hopsum.protocol.retransmit_queue import segments_of
 from hopsum.protocol.worker import Worker
 from hopsum.protocol.worker_state import AllReduce, Membership
@@ -398,7 +398,7 @@ def _kernel_at_once() -> Any | None:
 
     None where there is none, or not yet: then another process compiles it (`is_being_compiled`).
     """
-    if not may_come_later():
+    if not compiles_in_child():
         return compiled_kernel()
     try:
         with only_cached():

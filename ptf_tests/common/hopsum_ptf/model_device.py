@@ -30,7 +30,7 @@ from hopsum_model.chips import MODEL_CHIPS, ModelChip, ModelError
 from hopsum_model.harness import Harness, LeftFrame, parse_counters
 from hopsum_model.model_tables import ModelTables
 from hopsum_ptf.fake_device import FakeDevice
-from hopsum_ptf.tna_device import in_process_target, p4info_of, regroup, run_here, told_cells
+from hopsum_ptf.tna_device import event_cells, in_process_target, p4info_of, regroup, run_here
 from hopsum_ptf.tna_skips import SKIPS
 from hopsum_topologies import TopologyError
 from hopsum_topologies.ptf.ptf_switches import PtfTarget
@@ -107,7 +107,7 @@ class ModelDevice(FakeDevice):
         for pipe in _PIPES:
             asked = [f"check_counter {pipe}:{told['name']}({index})" for index in range(start, stop)]
             packets.update(parse_counters(self._harness.do(asked)))
-        cells = told_cells(counter, packets)
+        cells = event_cells(counter, packets)
         return [CounterValue(cells.get(index, 0), 0) for index in range(start, stop)]
 
     def close(self) -> None:

@@ -73,7 +73,7 @@ class EngineDevice(FakeDevice):
 
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
         """Return cells of a counter of the executed program, summed over all pipes, packets only."""
-        cells = told_cells(counter, self.control.counter(counter))
+        cells = event_cells(counter, self.control.counter(counter))
         size = self.control.counter_size(counter)
         stop = size if count is None else start + count
         return [CounterValue(cells.get(index, 0), 0) for index in range(start, stop)]
@@ -116,7 +116,7 @@ def _program_of(switch: Switch) -> Program:
     return Program(half_words=tuple(half_words), lookup_action="load_table8", code_group=group)
 
 
-def told_cells(counter: str, cells: Mapping[int, int]) -> dict[int, int]:
+def event_cells(counter: str, cells: Mapping[int, int]) -> dict[int, int]:
     """Return the packets of a counter by cell, of `job_events` without each job's last cell, which is no event."""
     # Every packet that has a slot counts in some cell of `job_events`: one that is no event, in the job's last.
     return {index: packets for index, packets in cells.items() if counter != "job_events" or (index + 1) % JOB_EVENTS}

@@ -73,7 +73,7 @@ def _address(scope: FunctionScope, item: CalculationInput) -> Value:
 def _constant(scope: FunctionScope, value: int, bits: int) -> Value:
     words = round_up(bits, 512) // 64
     value &= (1 << bits) - 1
-    pointer = scope.unit.constant_bytes(
+    pointer = scope.unit.constant_array(
         f"constant_{bits}_{value:x}", [value >> (64 * i) & ((1 << 64) - 1) for i in range(words)], 64
     )
     pointer.align = 64
@@ -146,7 +146,7 @@ def _reflected(polynomial: int, start: int, final: int) -> Callable[[FunctionSco
 
     def write(scope: FunctionScope, data: Value, size: Value) -> None:
         builder = scope.builder
-        entries = scope.unit.constant_bytes(f"crc_{polynomial:x}", table, 64)
+        entries = scope.unit.constant_array(f"crc_{polynomial:x}", table, 64)
         crc = scope.variable(word(start))
         with scope.repeat(size) as index:
             old = builder.load(crc, typ=I64)
@@ -159,7 +159,7 @@ def _reflected(polynomial: int, start: int, final: int) -> Callable[[FunctionSco
 
 def _crc_ccitt(scope: FunctionScope, data: Value, size: Value) -> None:
     builder = scope.builder
-    entries = scope.unit.constant_bytes("crc_1021", [_shift_left(index) for index in range(256)], 64)
+    entries = scope.unit.constant_array("crc_1021", [_shift_left(index) for index in range(256)], 64)
     crc = scope.variable(word(0xFFFF))
     with scope.repeat(size) as index:
         old = builder.load(crc, typ=I64)

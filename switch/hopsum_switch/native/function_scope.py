@@ -69,7 +69,7 @@ class Unit:
             self.functions[name] = ir.Function(self.module, ir.FunctionType(result, arguments), name)
         return self.functions[name]
 
-    def constant_bytes(self, name: str, values: list[int], bits: int) -> Value:
+    def constant_array(self, name: str, values: list[int], bits: int) -> Value:
         """Return a constant array of integers of `bits` bits. A known `name` returns the array of the first call."""
         if name not in self.module.globals:
             kind = ir.ArrayType(ir.IntType(bits), len(values))

@@ -58,7 +58,7 @@ class IdleTimeouts:
         return now_ns - tracked.hit_at_ns
 
     def sweep(self, now_ns: int) -> list[Name]:
-        """Look at all counts. Return the idle entries of which the client was not notified (`note_told`)."""
+        """Look at all counts. Return the idle entries of which the client was not notified (`note_notified`)."""
         for name, tracked in self._tracked.items():
             self._look(name, tracked, now_ns)
         return [
@@ -67,7 +67,7 @@ class IdleTimeouts:
             if each.timeout_ns and not each.is_told and now_ns - each.hit_at_ns >= each.timeout_ns
         ]
 
-    def note_told(self, names: list[Name]) -> None:
+    def note_notified(self, names: list[Name]) -> None:
         """Note that the client was notified of these entries: `sweep` omits them until they are hit again."""
         for name in names:
             self._tracked[name].is_told = True

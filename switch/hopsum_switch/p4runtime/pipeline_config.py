@@ -254,7 +254,7 @@ class PipelineManager:
             raise P4RuntimeError(RpcCode.RESOURCE_EXHAUSTED, f"{told}: make them smaller") from None
         for table in pipeline.p4info.tables.values():
             if table.has_initial_entries:
-                engine.tables[table.name].let_write(table.size)
+                engine.tables[table.name].make_writable(table.size)
         return RunningPipeline(pipeline, engine)
 
     def save(self, target: RunningPipeline) -> None:

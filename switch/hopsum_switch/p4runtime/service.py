@@ -512,7 +512,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             # Nobody is notified: the next sweep tries again.
             if stream is None or not stream.put_if_room(idle_message(target, some)):
                 break
-            target.idle.note_told(some)
+            target.idle.note_notified(some)
         return target.idle.period_s()
 
     def _deliver(self, frame: bytes) -> str | None:

@@ -34,7 +34,7 @@ class TableState:
             match = tuple(_const_match(key.kind, pair) for key, pair in zip(ir.keys, const.values, strict=True))
             self._add(normalise(ir, match), const.call, const.priority, is_const=True)
 
-    def let_write(self, max_size: int) -> None:
+    def make_writable(self, max_size: int) -> None:
         """Make the entries writable that the program gives the table, and let it hold at least `max_size` entries.
 
         P4Info says so. The JSON has initial and constant entries in one form, and their number as the table's size.

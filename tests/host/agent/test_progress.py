@@ -36,16 +36,16 @@ def lines(caplog: pytest.LogCaptureFixture, logger: str) -> list[str]:
 def test_a_wait_has_one_line_and_another_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     clock, log = FakeClock(), logging.getLogger("hopsum.tests.waiting")
     waiting = WaitMonitor(log, "rank 3", clock=clock)
-    assert waiting.say_in_s == AFTER_S
+    assert waiting.log_in_s == AFTER_S
     clock.now_s += AFTER_S - 1
     waiting.check(pytest.fail, 7.0)
     waiting.over()
     assert not lines(caplog, log.name), "a short wait is no matter"
     clock.now_s += AFTER_S + 1
-    assert waiting.say_in_s == 0
+    assert waiting.log_in_s == 0
     for left_s in (7.0, 6.0):
         waiting.check(lambda: "rank 2", left_s)
-    assert waiting.say_in_s is None
+    assert waiting.log_in_s is None
     clock.now_s += 1
     waiting.over()
     waiting.over()

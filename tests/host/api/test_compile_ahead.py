@@ -23,7 +23,7 @@ from hopsum.codec import Codec, ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.backends import NotCompiledError, only_cached
 from hopsum.codec.backends.jit import LazyKernel
 from hopsum.codec.simulate import simulate_phase
-from hopsum.compile_ahead import compile_ahead, may_come_later
+from hopsum.compile_ahead import compile_ahead, compiles_in_child
 from hopsum.connection.open_agent import make_codec_at_once
 
 PROGRAM = """
@@ -74,9 +74,9 @@ def test_a_sum_does_not_wait_for_the_compiler(tmp_path: Path) -> None:
 def test_the_environment_says_whether_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     for value, later in (("wait", False), ("0", False), ("1", True)):
         monkeypatch.setenv("HOPSUM_COMPILED", value)
-        assert may_come_later() is later
+        assert compiles_in_child() is later
     monkeypatch.delenv("HOPSUM_COMPILED")
-    assert may_come_later()
+    assert compiles_in_child()
 
 
 def test_a_kernel_that_is_in_no_cache_is_not_compiled_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.codec import ErrorFeedback, ReductionContext, SharedRanges, make_codec
-from hopsum.codec.dither import CLASSES, MOST_WORKERS, Dither, _cells, job_dither, levels_for, requantized_table
+from hopsum.codec.dither import CLASSES, MOST_WORKERS, Dither, _cells, granularity_for, job_dither, requantized_table
 from hopsum.codec.interface import job_tables
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.simulate import simulate_switch
@@ -56,7 +56,7 @@ def inner(a: Floats | Doubles, b: Floats | Doubles) -> float:
 def test_thresholds_ascend_and_signed_sums_fit_lanes(bits: int) -> None:
     """Of every job: 2^bits values around 0, and a threshold fewer."""
     for workers in range(1, MOST_WORKERS[bits] + 1):
-        table, granularity = requantized_table(workers, bits), levels_for(workers, bits, requantized=True)
+        table, granularity = requantized_table(workers, bits), granularity_for(workers, bits, requantized=True)
         values, thresholds = table[: 1 << bits], table[1 << bits :]
         assert len(thresholds) == (1 << bits) - 1
         assert 1 <= thresholds[0] <= thresholds[-1] <= 127
@@ -71,7 +71,7 @@ def test_thresholds_ascend_and_signed_sums_fit_lanes(bits: int) -> None:
 
 @pytest.mark.parametrize(("bits", "workers"), [(4, 1), (4, 4), (4, 9), (4, 17), (3, 2), (3, 17), (2, 1), (2, 42)])
 def test_the_switch_counts_the_thresholds_that_a_sum_has_reached(bits: int, workers: int) -> None:
-    table, granularity = requantized_table(workers, bits), levels_for(workers, bits, requantized=True)
+    table, granularity = requantized_table(workers, bits), granularity_for(workers, bits, requantized=True)
     values, thresholds = table[: 1 << bits], table[1 << bits :]
     step = values[1] - values[0]
     lanes = [workers * values[0] + step * total for total in range(workers * granularity + 1)]

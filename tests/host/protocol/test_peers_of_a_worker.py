@@ -338,14 +338,14 @@ def test_nothing_is_kept_for_who_was_given_up_elsewhere() -> None:
         hear(worker, rank, PeerKind.LEAVE)
     for ranks in ((0, 1), (2, 3), (3,)):  # its own rank among them; again
         worker.handle_timer(1.1)
-        assert (worker.statistics.updates, worker.repair.everybody_left) == (2, False)
+        assert (worker.statistics.updates, worker.repair.all_left) == (2, False)
         worker.repair.on_ranks_lost(ranks)
         if 3 in ranks:
             break
     worker.handle_timer(1.1)
     worker.datagrams_to_send(1.1)
     assert (worker.statistics.updates, worker.statistics.given_up) == (3, 0b1101)
-    assert worker.repair.everybody_left
+    assert worker.repair.all_left
     assert len(worker.repair.store) == 0
 
 
@@ -422,9 +422,9 @@ def test_leaving() -> None:
     worker.repair.leave(finished=True)
     assert [(to, kind) for to, kind, *_ in said(worker)] == [(rank, PeerKind.LEAVE) for rank in (0, 2, 3)]
     for rank in (0, 3, 2):
-        assert not worker.repair.everybody_left
+        assert not worker.repair.all_left
         hear(worker, rank, PeerKind.LEAVE)
-    assert worker.repair.everybody_left
+    assert worker.repair.all_left
     assert len(worker.repair.store) == 0
 
 

@@ -225,7 +225,7 @@ def test_a_state_that_is_too_long_is_refused_at_its_first_piece() -> None:
     fetch.on_message(piece, 0.0)
     assert fetch.too_large == (0, 51)
     assert fetch.state is None
-    assert not fetch._buffer
+    assert not fetch.held
     within = StateFetch(1, START_GENERATION, [0], bytes_max=51)
     within.ask(GENERATION, 0.0)
     within.on_message(piece, 0.0)

@@ -235,7 +235,7 @@ def test_shards_have_one_channel_and_hear_what_is_about_them(stack: ExitStack) -
     assert further.get(timeout=WAIT_S) == found(0, 1)._replace(shard=3)
     assert ends.heard[1].get(timeout=WAIT_S) == done(0, 2)
     assert further.get(timeout=WAIT_S) == done(0, 2)._replace(shard=3)
-    assert len(there._proved) == 1
+    assert len(there._incoming._proved) == 1
     there.close()
     here.send_all([(1, found(0, 2)._replace(shard=shard)) for shard in (0, 3)])
     assert further.get(timeout=WAIT_S) == found(0, 2)._replace(shard=3)
@@ -251,12 +251,12 @@ def test_all_shards_move_and_the_first_one_moves_the_channel(stack: ExitStack) -
         channel.move(NEXT, peers)
     here.send_all([(1, found(0, 1)._replace(generation=8))])
     assert ends.heard[1].get(timeout=WAIT_S).generation == 8
-    proved = dict(there._proved)
+    proved = dict(there._incoming._proved)
     for channel in ends.channels:
         channel.move(NEXT, peers)
     here.send_all([(1, found(0, 2)._replace(generation=8))])
     assert ends.heard[1].get(timeout=WAIT_S).round == 2
-    assert there._proved == proved
+    assert there._incoming._proved == proved
     here.move(GenerationKey(9, bytes(32)), {})
     here.send_all([(1, found(0, 3))])  # of a shard that is still in the generation before, whose rank 1 is lost
 
@@ -417,9 +417,9 @@ def test_connections_from_where_nobody_lives_any_more_end(stack: ExitStack) -> N
     channel = ends.channels[0]
     ends.channels[1].send_all([(0, GOOD)])
     assert ends.heard[0].get(timeout=WAIT_S) == GOOD
-    assert set(channel._proved) == {1}
+    assert set(channel._incoming._proved) == {1}
     channel.move(NEXT, {1: ("127.0.0.9", 1)})
-    await_that(lambda: not channel._proved, "end of the connection")
+    await_that(lambda: not channel._incoming._proved, "end of the connection")
     assert not channel.statistics.closed
 
 
@@ -645,7 +645,7 @@ def test_idle_connections_shut_nobody_out(stack: ExitStack) -> None:
     with Member(channel) as member:
         member.connection.sendall(sealed(member.prove(), found(1, 2).pack()))
         assert ends.heard[0].get(timeout=WAIT_S) == found(1, 2), "a newcomer is heard"
-    await_that(lambda: not channel._proved, "connection in the place of the older one of its rank")
+    await_that(lambda: not channel._incoming._proved, "connection in the place of the older one of its rank")
     ends.channels[1].send_all([(0, found(1, 3))])
     await_that(lambda: _says(ends.channels[1], ends.heard[0], 0, 1), "new connection of the one that says something")
 
@@ -665,7 +665,7 @@ def test_a_peer_that_vanished_is_noticed_by_the_kernel(stack: ExitStack) -> None
     ends = Ends(stack, 2)
     ends.channels[1].send_all([(0, GOOD)])
     assert ends.heard[0].get(timeout=WAIT_S) == GOOD
-    for writer in (ends.channels[0]._proved[1], ends.channels[1]._outgoing[0].writer):
+    for writer in (ends.channels[0]._incoming._proved[1], ends.channels[1]._outgoing[0].writer):
         assert writer is not None
         connection = writer.get_extra_info("socket")
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

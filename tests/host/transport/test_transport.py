@@ -223,7 +223,7 @@ def test_a_worker_that_closes_says_so_seldom_however_many_others_close() -> None
     """All ranks say to all that they leave, for each shard: one answer to each would be the square of them again."""
     shard = Shard.__new__(Shard)
     left: list[float] = []
-    everybody = SimpleNamespace(everybody_left=False, leave=lambda finished: left.append(time.monotonic()))
+    everybody = SimpleNamespace(all_left=False, leave=lambda finished: left.append(time.monotonic()))
     worker = SimpleNamespace(
         repair=everybody, statistics=SimpleNamespace(updates=1), membership=SimpleNamespace(rank=0)
     )
