@@ -23,6 +23,7 @@ from hopsum_evaluation.report.answers import (
     SOFTWARE,
     How,
     LinkAnswer,
+    Outcome,
     accuracy_table,
     accuracy_words,
     answer_table,
@@ -33,6 +34,7 @@ from hopsum_evaluation.report.answers import (
     compare,
     diloco_table,
     figure_table,
+    outcome,
     parts_table,
     plan_table,
     range_table,
@@ -172,11 +174,11 @@ def question_lines(answers: Sequence[LinkAnswer], result: Mapping[str, Any]) -> 
         f"- **Does compression pay?** Times as fast as DDP in fp32, with a switch in the middle: "
         f"{', '.join(over) or 'not measured'}.",
         f"- **Does the switch pay over the same compression in software?** {_against(answers, FABRIC)}",
-        f"- **And with nothing but ordinary hosts?** {_against(answers, HOSTS)}",
+        f"- **And with a software switch on ordinary hosts?** {_against(answers, HOSTS)}",
         f"- **Does accuracy suffer?** {accuracy_words(dict(result))}",
         "",
         f"{trained} of {len(answers)} combinations of model and rate were trained over these links. In the others a "
-        "wait replaces computing. Won: the whole 95 % interval (three seeds or more) is above 1; level: it has 1.",
+        "wait replaces computing. Won: the whole 95 % interval of three seeds is above 1; lost: below; level: neither.",
     ]
 
 
@@ -184,9 +186,17 @@ def _against(answers: Sequence[LinkAnswer], place: str) -> str:
     software, hooks = (compare(answers, others, place) for others in (SOFTWARE, HOOKS))
     if not software.rows and not hooks.rows:
         return "Not measured."
+    lost = [
+        f"`{each.name}` at {each.links}"
+        for each in answers
+        if outcome(each.ratios(HOOKS, each.ours(place), place)) is Outcome.LOST
+    ]
+    where = f" Lost: {', '.join(lost)}." if lost else ""
+    # The second answer need not say again what these are.
+    adds, kinds = (", whose ranks add the codes", " (fp16, PowerSGD)") if place == FABRIC else ("", "")
     return (
-        f"Over two-shot, whose ranks add the codes: {software.span} times as fast ({software.outcomes}). "
-        f"Over torch's best hook (fp16, PowerSGD): {hooks.span} ({hooks.outcomes})."
+        f"Over two-shot{adds}: {software.span} times as fast ({software.outcomes}). "
+        f"Over torch's best hook{kinds}: {hooks.span} ({hooks.outcomes}).{where}"
     )
 
 

@@ -124,7 +124,7 @@ def test_the_answer_counts_what_the_rows_say() -> None:
     assert compression.endswith("in the middle: 6.0 at 200 Mbit/s, 5.0 at 1 Gbit/s.")
     assert "two-shot, whose ranks add the codes: 0.62 to 1.5 times as fast (1 won, 1 no interval)" in switch
     assert "best hook (fp16, PowerSGD): 1.2 to 2.0 (1 won, 1 no interval)" in switch
-    assert "codes: 0.60 times as fast (1 lost). Over torch's best hook (fp16, PowerSGD): 0.80 (1 lost)." in hosts
+    assert "two-shot: 0.60 times as fast (1 lost). Over torch's best hook: 0.80 (1 lost). Lost: `cnn` at" in hosts
     assert accuracy.endswith("Steps to the target relative to fp32 (`cnn`): `thc` 1.00; `thc:bits=2` 1.00.")
     assert legend.startswith("1 of 2 combinations of model and rate were trained over these links.")
     # README shows as many wins as the table of every row.
