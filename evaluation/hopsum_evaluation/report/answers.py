@@ -211,7 +211,7 @@ def answers_of(result: Result) -> list[LinkAnswer]:
         counted, timed = steps.get(name, {}), document["benchmark"] == "training"
         said = f"`{name}`, {document['parameters'] / 1e6:.3g} M"
         for run in document["runs"]:
-            if run["rate"] == UNSHAPED or run["scheme"] == AUTO:
+            if run["rate"] == UNSHAPED:
                 continue
             bits_per_s = rate_bits_per_s(run["rate"])
             # A training over the links themselves is better evidence than its steps.
@@ -375,6 +375,8 @@ class Compared(NamedTuple):
     rows: int
     span: str
     outcomes: str
+    lost: tuple[str, ...]
+    """The rows that hopsum lost, each as model and rate."""
 
 
 def compare(answers: Sequence[LinkAnswer], others: Sequence[str], place: str) -> Compared:
@@ -382,13 +384,16 @@ def compare(answers: Sequence[LinkAnswer], others: Sequence[str], place: str) ->
 
     Rows in which a training missed its target are left out too.
     """
-    ratios = [each.ratios(others, each.ours(place), place) for each in answers]
-    found = [each for each in ratios if each and isfinite(make_ratio(each).mean)]
-    means = [make_ratio(each).mean for each in found]
+    compared = [(each, each.ratios(others, each.ours(place), place)) for each in answers]
+    found = [(each, ratios) for each, ratios in compared if ratios and isfinite(make_ratio(ratios).mean)]
+    means = [make_ratio(ratios).mean for _, ratios in found]
     low, high = (format_number(each, 2) for each in (min(means, default=None), max(means, default=None)))
-    counted = Counter(map(outcome, found))
+    outcomes = [outcome(ratios) for _, ratios in found]
+    counted = Counter(outcomes)
+    rows = zip(found, outcomes, strict=True)
+    lost = tuple(f"`{each.name}` at {each.links}" for (each, _), which in rows if which is Outcome.LOST)
     words = ", ".join(f"{counted[each]} {each}" for each in Outcome if counted[each])
-    return Compared(len(found), low if low == high else f"{low} to {high}", words)
+    return Compared(len(found), low if low == high else f"{low} to {high}", words, lost)
 
 
 def accuracy_table(result: Result) -> ShownTable:
@@ -463,9 +468,10 @@ def accuracy_words(result: Result) -> str:
             missed = cells.count("missed")
             parts += [f"missed in {missed} of {len(cells)} models"] if missed else []
             said.append(f"{head} {', '.join(parts)}")
+    if not said:
+        return "No training to a target was run."
     models = ", ".join(row[0].partition(" ")[0] for row in table.rows)
-    said_all = f"Steps to the target relative to fp32 ({models}): {'; '.join(said)}."
-    return said_all if said else "No training to a target was run."
+    return f"Steps to the target relative to fp32 ({models}): {'; '.join(said)}."
 
 
 def figure_table(result: Result) -> ShownTable:

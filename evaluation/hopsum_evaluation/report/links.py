@@ -25,7 +25,7 @@ from hopsum_evaluation.report.answers import CLAIMS as CLAIMS
 from hopsum_evaluation.report.answers import show as show
 from hopsum_evaluation.training import accuracy_bench, training_bench
 from hopsum_evaluation.training.accuracy import unavailable
-from hopsum_evaluation.training.accuracy_plan import AUTO, UNSHAPED
+from hopsum_evaluation.training.accuracy_plan import AUTO, MODELS, UNSHAPED
 from hopsum_topologies.local_cluster import switches_of
 
 WORKERS: Final = 4
@@ -45,8 +45,6 @@ TIMED: Final = (
 """Models whose steps are timed, and the rates, the most needed first."""
 COUNTED: Final = ("cnn-10m", "transformer-10m")
 """Models whose steps to a target are counted on links that are not shaped: on slow ones they take hours."""
-CHOSEN_FOR: Final = ("cnn-10m", "transformer-10m")
-"""Models with data, for which the first steps choose the method."""
 DILOCO: Final = ("diloco-fp32-10", "diloco-10")
 """Rare synchronisation, beside the transformer's other schemes: as torchft does it in fp32, and by codec thc."""
 LEFT_OUT: Final = ("powersgd-4", "two-shot:bits=8", "thc:bits=3", "thc:bits=2")
@@ -93,7 +91,8 @@ def cases_of(settings: Settings) -> list[LinkCase]:
     timed, counted = settings.pick(((), ()), ((), ()), (TIMED, COUNTED))
     for model, listed in timed:
         cases += [_time(place, rate, model) for place in places for rate in listed]
-        cases += [_choose(model, rate) for rate in listed if model in CHOSEN_FOR and rate != SLOWEST]
+        # The choice depends on the gradients, so the model needs data.
+        cases += [_choose(model, rate) for rate in listed if model in MODELS and rate != SLOWEST]
     cases += [_reduce(place, rate, size) for size in long for place in places for rate in rates]
     # Last, as they take longest, and are the same on every machine but for rounding.
     return [*cases, *(_count(model) for model in counted)]

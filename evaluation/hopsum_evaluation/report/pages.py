@@ -23,7 +23,6 @@ from hopsum_evaluation.report.answers import (
     SOFTWARE,
     How,
     LinkAnswer,
-    Outcome,
     accuracy_table,
     accuracy_words,
     answer_table,
@@ -34,7 +33,6 @@ from hopsum_evaluation.report.answers import (
     compare,
     diloco_table,
     figure_table,
-    outcome,
     parts_table,
     plan_table,
     range_table,
@@ -186,12 +184,7 @@ def _against(answers: Sequence[LinkAnswer], place: str) -> str:
     software, hooks = (compare(answers, others, place) for others in (SOFTWARE, HOOKS))
     if not software.rows and not hooks.rows:
         return "Not measured."
-    lost = [
-        f"`{each.name}` at {each.links}"
-        for each in answers
-        if outcome(each.ratios(HOOKS, each.ours(place), place)) is Outcome.LOST
-    ]
-    where = f" Lost: {', '.join(lost)}." if lost else ""
+    where = f" Lost: {', '.join(hooks.lost)}." if hooks.lost else ""
     # The second answer need not say again what these are.
     adds, kinds = (", whose ranks add the codes", " (fp16, PowerSGD)") if place == FABRIC else ("", "")
     return (

@@ -136,13 +136,8 @@ def _train_by_turns(trainings: Trainings, star: Star, pool: WorkerPool, tell: Te
                 if (rate, scheme, repeat) in trainings.done:
                     continue
                 tell(len(runs) / trainings.count, f"{course.model}, {rate}, {scheme}, seed {repeat + 1}")
-                pool.send(
-                    tuple(
-                        TrainingOrder(
-                            scheme, seed, course.steps, course.batch, course.every, trainings.dilate * course.seconds
-                        )
-                    )
-                )
+                seconds = trainings.dilate * course.seconds
+                pool.send(tuple(TrainingOrder(scheme, seed, course.steps, course.batch, course.every, seconds)))
                 runs.append({
                     "model": course.model, "rate": rate, "bits_per_s": bits_per_s, "scheme": scheme,
                     "placement": trainings.placement, "repeat": repeat,

@@ -183,7 +183,7 @@ class Communicator(ABC):
                     "the all-reduce before is in the same group and has the same error feedback, which serves one at a "
                     "time: use one feedback per vector, or end the group between them"
                 )
-            task = Task(vector, tensors, on_nonfinite, self._groups > 0, awaited)
+            task = Task(vector, tensors, on_nonfinite, self.is_in_group, awaited)
             # All ranks submit the same sequence, so one lock covers the number and the queue.
             task.future.set_running_or_notify_cancel()  # the other ranks would wait for a cancelled vector
             self._followed_by_other = vector.feedback if task.more else None
