@@ -16,7 +16,7 @@ from hopsum_topologies.bmv2_process import bmv2_unavailable
 from hopsum_topologies.seat import Seat
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 from hopsum_wire import Kind
-from hopsum_wire.scapy import Hopsum, read_hopsum
+from hopsum_wire.scapy import Hopsum, decode_hopsum
 
 from ..support.processes import run_hopsum
 
@@ -54,7 +54,7 @@ def test_a_capture_of_scapy_packets_has_the_counts_of_the_switch(target: str, tm
     layers: list[tuple[int, Any]] = []
     for rank in range(2):
         for packet in rdpcap(str(tmp_path / f"worker-{rank}.pcap")):
-            read_hopsum(packet[UDP])
+            decode_hopsum(packet[UDP])
             layers.append((rank, packet[Hopsum]))
     updates = [(rank, layer.slot, layer.round) for rank, layer in layers if layer.kind == Kind.UPDATE]
     results = [(rank, layer.slot, layer.round) for rank, layer in layers if layer.kind == Kind.RESULT]

@@ -23,7 +23,7 @@ from hopsum_controlplane.service.grpc_service import Service
 from hopsum_controlplane.web.page_state import PageState
 from hopsum_wire import Drop, Event
 from hopsum_wire.watch.rates import document
-from hopsum_wire.watch.snapshots import ControllerSnapshot, all_told
+from hopsum_wire.watch.snapshots import ControllerSnapshot, rates_are_known
 
 from ..controlplane.cluster.world import LEASE_S, Cluster, device_of, time_passes
 
@@ -112,7 +112,7 @@ def test_rates_are_of_heartbeats_and_unknown_before_there_are_two(cluster: Clust
             _forget(looks, 6.0)
             (job,) = document(looks[0], looks[-1])["jobs"]
             rates.append((job["rates"].get("allreduces"), job["rates"].get("elements")))
-            assert not all_told(looks[0], looks[-1]) or rates[-1][0] is not None
+            assert not rates_are_known(looks[0], looks[-1]) or rates[-1][0] is not None
     assert set(rates[1:]) <= {(10, 2000), (None, None)}
     assert rates[-1] == (10, 2000)
     assert rates.count((10, 2000)) > len(rates) / 2, rates

@@ -29,10 +29,10 @@ __all__ = [
     "UDP",
     "Hopsum",
     "ask_mac",
+    "decode_hopsum",
     "open_layer2",
     "open_pcap",
     "packet_of",
-    "read_hopsum",
     "scapy_frame",
     "unreachable_ends",
 ]
@@ -99,7 +99,7 @@ def packet_of(path: FramePath, datagram: bytes) -> Packet:
     return _below(path) / Hopsum(**fields) / Raw(datagram[HOPSUM_BYTES:])
 
 
-def read_hopsum(udp: Packet) -> None:
+def decode_hopsum(udp: Packet) -> None:
     """Decode the payload of a UDP layer in place as a hopsum packet, whatever the port. A short one stays as it is."""
     if not isinstance(udp.payload, Hopsum) and len(udp.payload) >= HOPSUM_BYTES:
         udp.decode_payload_as(Hopsum)

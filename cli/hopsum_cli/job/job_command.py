@@ -16,7 +16,7 @@ from hopsum_cli.context import add_operator_arguments
 from hopsum_cli.job import create, report
 from hopsum_cli.operator import operator
 from hopsum_wire.control.values import message_to_dict
-from hopsum_wire.watch.snapshots import workers_of
+from hopsum_wire.watch.snapshots import workers_in_phase
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -161,7 +161,7 @@ def _confirmed(busy: Sequence[Mapping[str, Any]]) -> bool:
 
 def _inside(job: Mapping[str, Any]) -> str:
     """Return in words the workers that a job's end ends: in its generation or waiting for one. Empty for none."""
-    ranks = [str(member["rank"]) for member in workers_of(job, "in", "waiting", "over")]
+    ranks = [str(member["rank"]) for member in workers_in_phase(job, "in", "waiting", "over")]
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}" if ranks else ""
 
 

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hopsum_cli.top.screen import COLOURS
-from hopsum_wire.watch.snapshots import ago, state, switch_path, tone, workers_of
+from hopsum_wire.watch.snapshots import ago, health_tone, state_in_words, switch_path, workers_in_phase
 
 
 def print_jobs(jobs: Sequence[Mapping[str, Any]], console: Console) -> None:
@@ -31,7 +31,7 @@ def print_jobs(jobs: Sequence[Mapping[str, Any]], console: Console) -> None:
     for job in jobs:
         if job["health"] not in ("healthy", "idle"):
             told = f"{escape(job['name'])}:[/] {escape(job['health_reason'])}"
-            console.print(f"[{COLOURS[tone(job)]}]{told}", soft_wrap=not console.is_terminal)
+            console.print(f"[{COLOURS[health_tone(job)]}]{told}", soft_wrap=not console.is_terminal)
 
 
 def print_job(job: Mapping[str, Any], console: Console) -> None:
@@ -120,7 +120,7 @@ def _members(members: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _state(job: Mapping[str, Any]) -> str:
-    return f"[{COLOURS[tone(job)]}]{escape(state(job))}[/]"
+    return f"[{COLOURS[health_tone(job)]}]{escape(state_in_words(job))}[/]"
 
 
 def _slots(job: Mapping[str, Any]) -> str:
@@ -129,4 +129,4 @@ def _slots(job: Mapping[str, Any]) -> str:
 
 def _workers(job: Mapping[str, Any]) -> str:
     """Return how many workers are there of how many: in the generation, or waiting for the next one."""
-    return f"{len(workers_of(job, 'in', 'waiting'))}/{job['workers']}"
+    return f"{len(workers_in_phase(job, 'in', 'waiting'))}/{job['workers']}"

@@ -11,10 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from hopsum_wire.watch.snapshots import ago, refused_now, state, switch_path, tone
+from hopsum_wire.watch.snapshots import ago, health_tone, join_was_refused, state_in_words, switch_path
 
 COLOURS = {"good": "green", "quiet": "dim", "wait": "yellow", "bad": "red"}
-"""The colours by `hopsum_wire.watch.snapshots.tone`."""
+"""The colours by `hopsum_wire.watch.snapshots.health_tone`."""
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SHOWN_RANKS = 8
 _WIDE = 175
@@ -123,7 +123,7 @@ def _job(job: Mapping[str, Any]) -> dict[str, str]:
     return {
         "job": escape(job["name"]),
         "switch": escape(switch_path(job["switches"], job["shards"])),
-        "state": f"[{COLOURS[tone(job)]}]{escape(state(job))}[/]",
+        "state": f"[{COLOURS[health_tone(job)]}]{escape(state_in_words(job))}[/]",
         "generation": str(job["generation"] or "-"),
         "slots": str(job["slots"]),
         "workers": f"{inside}/{job['workers']}",
@@ -154,8 +154,8 @@ def _notes(job: Mapping[str, Any]) -> list[str]:
     name = f"job {escape(job['name'])}:"
     notes = []
     if job["health"] not in ("healthy", "idle"):
-        notes.append(f"[{COLOURS[tone(job)]}]{name}[/] {escape(job['health_reason'])}")
-    if refused_now(job):
+        notes.append(f"[{COLOURS[health_tone(job)]}]{name}[/] {escape(job['health_reason'])}")
+    if join_was_refused(job):
         notes.append(
             f"[yellow]{name}[/] {job['joins_refused']} joins refused, the last {ago(job['last_refusal_age_s'])}: "
             f"{escape(job['last_refusal'])}"

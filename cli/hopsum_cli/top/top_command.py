@@ -23,7 +23,7 @@ from hopsum_cli.context import add_operator_arguments
 from hopsum_cli.operator import operator, take_snapshot
 from hopsum_cli.top.screen import screen
 from hopsum_wire.watch.rates import document
-from hopsum_wire.watch.snapshots import ControllerSnapshot, all_told, has_words
+from hopsum_wire.watch.snapshots import ControllerSnapshot, matches_words, rates_are_known
 
 _AGAIN_S = 0.25
 """The time between the snapshots of --once that wait for heartbeats."""
@@ -86,7 +86,7 @@ def _once(client: JobsClient, options: argparse.Namespace) -> None:
     before = take_snapshot(client)
     time.sleep(options.interval)
     # Rates need two heartbeats of each rank. Their interval is the controller's, and may exceed --interval.
-    while not all_told(before, after := take_snapshot(client)) and after.at_s - before.at_s < _LONGEST_S:
+    while not rates_are_known(before, after := take_snapshot(client)) and after.at_s - before.at_s < _LONGEST_S:
         time.sleep(_AGAIN_S)
     shown, left_out = _asked_for(document(before, after), options.words)
     if options.json:
@@ -124,7 +124,7 @@ def _documents(client: JobsClient, options: argparse.Namespace) -> Iterator[tupl
 
 def _asked_for(shown: dict[str, Any], words: Sequence[str]) -> tuple[dict[str, Any], int]:
     """Return a document with the jobs only that have these words, and how many others it had."""
-    jobs = [job for job in shown["jobs"] if has_words(job, words)]
+    jobs = [job for job in shown["jobs"] if matches_words(job, words)]
     return {**shown, "jobs": jobs}, len(shown["jobs"]) - len(jobs)
 
 

@@ -17,7 +17,7 @@ from hopsum_controlplane.service.access import Access
 from hopsum_controlplane.service.audit_log import write_audit_line
 from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane, given
 from hopsum_wire.control import control_pb2 as pb
-from hopsum_wire.control.values import word_of
+from hopsum_wire.control.values import enum_word
 from hopsum_wire.payload import TABLE_NAMES
 
 _CALLS_MAX: Final = 64
@@ -134,7 +134,7 @@ class Jobs:
         for view in self._controller.jobs():
             if view.name == job:
                 size = {"workers": view.workers, "slots": view.slots, "switches": [*view.switches]}
-                return {"state": word_of(pb.JobState.DESCRIPTOR, view.state), "generation": view.generation, **size}
+                return {"state": enum_word(pb.JobState.DESCRIPTOR, view.state), "generation": view.generation, **size}
         return None
 
     def _get_job(self, request: Any, call: Call) -> Any:

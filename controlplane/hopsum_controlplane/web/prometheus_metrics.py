@@ -23,7 +23,7 @@ from hopsum_controlplane.cluster.job_status import Health
 from hopsum_controlplane.cluster.records import JobState, MemberPhase
 from hopsum_wire import Drop, Event, Op
 from hopsum_wire.control import control_pb2 as pb
-from hopsum_wire.control.values import word_of
+from hopsum_wire.control.values import enum_word
 from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S, WORKER_COUNTS, codes_name, latency_name
 
 MAX_MEMBERS: Final = 1024
@@ -136,7 +136,7 @@ def _add_switch(made: dict[str, Metric], switch: pb.Switch, jobs: Iterable[pb.Jo
         _add(made[f"switch_{field}"], getattr(switch, field), name)
     for field in ("audits", "entries_repaired", "sessions"):
         _add(made[f"switch_{field}_total"], getattr(switch, field), name)
-    states = [word_of(pb.JobState.DESCRIPTOR, job.state) for job in jobs]
+    states = [enum_word(pb.JobState.DESCRIPTOR, job.state) for job in jobs]
     for state in JobState:
         _add(made["switch_jobs"], states.count(state.value), name, state.value)
     for drop in Drop:
@@ -149,12 +149,12 @@ def _add_job(made: dict[str, Metric], job: pb.Job) -> None:
     _add(made["job_generations_begun_total"], job.generations_begun, *labels)
     _add(made["job_joins_refused_total"], job.joins_refused, *labels)
     _add(made["job_condition"], int(bool(job.condition)), *labels)
-    word = word_of(pb.JobHealth.DESCRIPTOR, job.health)
+    word = enum_word(pb.JobHealth.DESCRIPTOR, job.health)
     for health in Health:
         _add(made["job_health"], int(word == health.value), *labels, health.value)
     _add(made["job_workers"], job.workers, *labels)
     _add(made["job_quorum"], job.quorum, *labels)
-    phases = [word_of(pb.MemberPhase.DESCRIPTOR, member.phase) for member in job.members]
+    phases = [enum_word(pb.MemberPhase.DESCRIPTOR, member.phase) for member in job.members]
     for phase in MemberPhase:
         _add(made["job_members"], phases.count(phase.value), *labels, phase.value)
     _add(made["job_missing_ranks"], len(job.missing_ranks), *labels)

@@ -39,7 +39,7 @@ from hopsum.rpc.channel import CALL_S, ControllerError, ControllerUnreachableErr
 from hopsum.rpc.member_client import MemberClient
 from hopsum_base.own_random import OWN_RANDOM
 from hopsum_wire.control import control_pb2 as pb
-from hopsum_wire.control.values import word_of
+from hopsum_wire.control.values import enum_word
 
 Statistics = Callable[[], Mapping[str, float]]
 Told = Callable[[str], None]
@@ -347,5 +347,7 @@ class Lease:
 
 
 def _reason(reply: Any, generation: int) -> str:
-    told = reply.reason or f"the job is {word_of(pb.JobState.DESCRIPTOR, reply.state)} in generation {reply.generation}"
+    told = (
+        reply.reason or f"the job is {enum_word(pb.JobState.DESCRIPTOR, reply.state)} in generation {reply.generation}"
+    )
     return f"{told} (the controller has ended generation {generation})"

@@ -243,7 +243,7 @@ class _Layer2Carrier:
         payload = bytes(udp.payload)[: udp.len - UDP_BYTES]
         if ip.len != IPV4_BYTES + udp.len or len(payload) != udp.len - UDP_BYTES:
             return []
-        layers.read_hopsum(udp)
+        layers.decode_hopsum(udp)
         datagram = memoryview(payload)
         return list(split_segments(datagram)) if ip.len > self._mtu_bytes else [datagram]
 

@@ -16,7 +16,7 @@ from hopsum_controlplane.web.prometheus_metrics import collect
 from hopsum_ptf.fake_device import Failure
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import message_to_dict
-from hopsum_wire.watch.snapshots import state, tone
+from hopsum_wire.watch.snapshots import health_tone, state_in_words
 
 from .world import LEASE_S, Cluster, device_of, enter, time_passes
 
@@ -236,7 +236,7 @@ def test_a_refusal_has_its_time(cluster: Cluster) -> None:
 
 
 def test_a_state_is_shown_with_its_health() -> None:
-    assert state({"state": "running", "health": "healthy"}) == "running"
-    assert state({"state": "running", "health": "stalled"}) == "running, stalled"
-    tones = [tone({"health": health.value}) for health in Health]
+    assert state_in_words({"state": "running", "health": "healthy"}) == "running"
+    assert state_in_words({"state": "running", "health": "stalled"}) == "running, stalled"
+    tones = [health_tone({"health": health.value}) for health in Health]
     assert tones == ["good", "quiet", "wait", "bad", "bad", "wait"]

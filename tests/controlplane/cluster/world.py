@@ -32,7 +32,7 @@ from hopsum_controlplane.tables.address import switch_address
 from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import WIRE_VERSION
 from hopsum_wire.control import control_pb2 as pb
-from hopsum_wire.control.values import word_of
+from hopsum_wire.control.values import enum_word
 from hopsum_wire.membership import membership_document
 
 from ...support.clock import FakeClock
@@ -212,11 +212,11 @@ def device_of(cluster: Cluster, name: str = "s1") -> FakeDevice:
 
 
 def state_of(job: pb.Job) -> JobState:
-    return JobState(word_of(pb.JobState.DESCRIPTOR, job.state))
+    return JobState(enum_word(pb.JobState.DESCRIPTOR, job.state))
 
 
 def phase_of(member: pb.Member) -> MemberPhase:
-    return MemberPhase(word_of(pb.MemberPhase.DESCRIPTOR, member.phase))
+    return MemberPhase(enum_word(pb.MemberPhase.DESCRIPTOR, member.phase))
 
 
 def expected(switch: SwitchConfig, jobs: Iterable[Job]) -> dict[tuple[object, ...], Entity]:

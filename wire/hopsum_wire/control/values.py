@@ -7,7 +7,7 @@ from collections.abc import MutableMapping, MutableSequence
 from typing import Any
 
 
-def word_of(enum: Any, number: int) -> str:
+def enum_word(enum: Any, number: int) -> str:
     """Return a value of an enum as a word, "running", or as its number where this version has no name for it.
 
     Args:
@@ -20,7 +20,7 @@ def word_of(enum: Any, number: int) -> str:
 
 
 def message_to_dict(message: Any) -> dict[str, Any]:
-    """Return a message as a dictionary fit for JSON: all its fields by name, enums as words (`word_of`).
+    """Return a message as a dictionary fit for JSON: all its fields by name, enums as words (`enum_word`).
 
     An optional field that the message lacks is None. Texts, some of which workers wrote, have their control characters
     escaped.
@@ -37,7 +37,7 @@ def message_to_dict(message: Any) -> dict[str, Any]:
         elif field.message_type is not None:
             value = message_to_dict(value) if message.HasField(field.name) else None
         elif field.enum_type is not None:
-            value = word_of(field.enum_type, value)
+            value = enum_word(field.enum_type, value)
         elif field.containing_oneof is not None and not message.HasField(field.name):
             value = None
         values[field.name] = value

@@ -12,12 +12,12 @@ from hopsum_wire.watch.snapshots import (
     ControllerSnapshot,
     Stall,
     Values,
+    counter_growth,
+    delta_seconds,
+    find_stall,
     find_stragglers,
-    grown,
-    in_order,
-    stall,
+    sort_by_health,
     stat_deltas,
-    told_over_s,
 )
 
 PACKETS = ("added", "completed", "duplicate", "answered", "stale", "fault")
@@ -27,7 +27,7 @@ STATISTICS = ("allreduces", "elements", "retransmits", "bytes_sent", "bytes_rece
 def document(before: ControllerSnapshot, after: ControllerSnapshot) -> dict[str, Any]:
     """Return switches, jobs and notices of the later snapshot, with `rates` a second since the earlier one, for JSON.
 
-    Jobs that need somebody come first (`in_order`). Rates of a switch's counters are over the time between the
+    Jobs that need somebody come first (`sort_by_health`). Rates of a switch's counters are over the time between the
     snapshots, rates of a rank's statistics over that between its heartbeats. A rate that is not known yet is left out:
     no heartbeat came between the snapshots.
 
@@ -47,29 +47,29 @@ def document(before: ControllerSnapshot, after: ControllerSnapshot) -> dict[str,
         "seconds": seconds,
         "notices": list(after.notices),
         "switches": [_switch(before.switch(switch["name"]), switch, seconds) for switch in after.switches],
-        "jobs": in_order(_job(before.job(job["name"]), job, seconds) for job in after.jobs),
+        "jobs": sort_by_health(_job(before.job(job["name"]), job, seconds) for job in after.jobs),
     }
 
 
 def _switch(before: Values | None, after: Values, seconds: float) -> dict[str, Any]:
-    drops = {} if before is None or not before["drops"] else grown(before["drops"], after["drops"])
+    drops = {} if before is None or not before["drops"] else counter_growth(before["drops"], after["drops"])
     return {**after, "rates": _per_second({name: count for name, count in drops.items() if count}, seconds)}
 
 
 def _job(before: Values | None, after: Values, seconds: float) -> dict[str, Any]:
     if before is None or before["generation"] != after["generation"]:
         before = {**after, "counters": {}, "members": []}
-    packets = grown(before["counters"], after["counters"]) if before["counters"] else {}
+    packets = counter_growth(before["counters"], after["counters"]) if before["counters"] else {}
     rates = {name: packets[name] for name in PACKETS if name in packets}
     moved = stat_deltas(before, after)
     sums = _summed(moved)
-    speeds = {rank: _per_second(moved[rank], over_s) for rank, over_s in told_over_s(before, after, seconds).items()}
+    speeds = {rank: _per_second(moved[rank], over_s) for rank, over_s in delta_seconds(before, after, seconds).items()}
     speed = _summed(speeds) if len(speeds) == len(moved) else {}
     shown = {name: speed[name] for name in STATISTICS if name in speed}
     # Every rank counts the same all-reduces, so the sum over ranks counts each n times.
     if "allreduces" in shown:
         shown["allreduces"] /= len(speeds)
-    stalled = stall(before, after, seconds)
+    stalled = find_stall(before, after, seconds)
     health, reason = _health(after, stalled, sums.get("allreduces", 0.0) > 0)
     return {
         **after,

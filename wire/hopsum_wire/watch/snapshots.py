@@ -57,12 +57,12 @@ class Stall:
     seconds: float
 
 
-def grown(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+def counter_growth(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
     """Return the growth of each counter in `after`. A counter that is new, or smaller than before, began anew at 0."""
     return {name: now - was if now >= (was := before.get(name, 0)) else now for name, now in after.items()}
 
 
-def workers_of(job: Values, *phases: str) -> list[Values]:
+def workers_in_phase(job: Values, *phases: str) -> list[Values]:
     """Return the workers of a job that are in one of `phases`."""
     return [member for member in job["members"] if member["phase"] in phases]
 
@@ -77,24 +77,24 @@ def stat_deltas(before: Values, after: Values) -> dict[int, dict[str, float]]:
     """
     if before["generation"] != after["generation"]:
         return {}
-    earlier = {member["rank"]: member["statistics"] for member in workers_of(before, "in")}
+    earlier = {member["rank"]: member["statistics"] for member in workers_in_phase(before, "in")}
     return {
-        member["rank"]: grown(earlier[member["rank"]], member["statistics"])
-        for member in workers_of(after, "in")
+        member["rank"]: counter_growth(earlier[member["rank"]], member["statistics"])
+        for member in workers_in_phase(after, "in")
         if member["rank"] in earlier
     }
 
 
-def told_over_s(before: Values, after: Values, seconds: float) -> dict[int, float]:
+def delta_seconds(before: Values, after: Values, seconds: float) -> dict[int, float]:
     """Return by rank the seconds over which its `stat_deltas` came about. Ranks without news are left out.
 
     A worker's statistics are of its last heartbeat. So these are the seconds between its last heartbeats at both
     snapshots, which are `seconds` apart. The first heartbeat counts from the beginning of the generation. A worker
     whose heartbeat was due in the meantime, and did not come, has all `seconds`.
     """
-    earlier = {member["rank"]: member["heartbeat_age_s"] for member in workers_of(before, "in")}
+    earlier = {member["rank"]: member["heartbeat_age_s"] for member in workers_in_phase(before, "in")}
     found = {}
-    for member in workers_of(after, "in"):
+    for member in workers_in_phase(after, "in"):
         rank, age_s = member["rank"], member["heartbeat_age_s"]
         if rank not in earlier or before["generation"] != after["generation"]:
             continue
@@ -106,14 +106,16 @@ def told_over_s(before: Values, after: Values, seconds: float) -> dict[int, floa
     return found
 
 
-def all_told(before: ControllerSnapshot, after: ControllerSnapshot) -> bool:
-    """Return whether rates of all ranks that were in a running job at both snapshots can be told."""
+def rates_are_known(before: ControllerSnapshot, after: ControllerSnapshot) -> bool:
+    """Return whether rates of all ranks that were in a running job at both snapshots are known."""
     pairs = [(earlier, job) for job in after.jobs if (earlier := before.job(job["name"])) is not None]
     seconds = after.at_s - before.at_s
-    return all(told_over_s(earlier, job, seconds).keys() >= stat_deltas(earlier, job).keys() for earlier, job in pairs)
+    return all(
+        delta_seconds(earlier, job, seconds).keys() >= stat_deltas(earlier, job).keys() for earlier, job in pairs
+    )
 
 
-def refused_now(job: Values) -> bool:
+def join_was_refused(job: Values) -> bool:
     """Return whether ranks of a job are missing, perhaps because a join was refused lately.
 
     A refusal does not count once a generation has begun after it, or after OLD_REFUSAL_S where nobody waits for those
@@ -122,7 +124,7 @@ def refused_now(job: Values) -> bool:
     age_s, begun_s = job["last_refusal_age_s"], job["begun_age_s"]
     if age_s is None or not job["missing_ranks"] or (begun_s is not None and begun_s <= age_s):
         return False
-    return age_s < OLD_REFUSAL_S or bool(workers_of(job, "waiting", "over"))
+    return age_s < OLD_REFUSAL_S or bool(workers_in_phase(job, "waiting", "over"))
 
 
 def snapshots_apart_s(job: Values) -> float:
@@ -130,7 +132,7 @@ def snapshots_apart_s(job: Values) -> float:
     return float(job["lease_s"]) / 2
 
 
-def stall(before: Values, after: Values, seconds: float) -> Stall | None:
+def find_stall(before: Values, after: Values, seconds: float) -> Stall | None:
     """Return the stall of a job between two snapshots, `seconds` apart; None if there is none, or it is not known.
 
     A job stalls where workers retransmit and nothing is completed. It is not known where the job does not run, its
@@ -139,12 +141,12 @@ def stall(before: Values, after: Values, seconds: float) -> Stall | None:
     moved = stat_deltas(before, after)
     if after["state"] != "running" or not moved or seconds < snapshots_apart_s(after):
         return None
-    packets = grown(before["counters"], after["counters"])
+    packets = counter_growth(before["counters"], after["counters"])
     waiting = tuple(rank for rank, counts in moved.items() if counts.get("retransmits"))
     if not waiting or packets.get("completed") or any(counts.get("allreduces") for counts in moved.values()):
         return None
     behind = tuple(rank for rank, counts in moved.items() if not counts.get("datagrams_sent"))
-    gone = tuple(int(member["rank"]) for member in workers_of(after, "left", "lost"))
+    gone = tuple(int(member["rank"]) for member in workers_in_phase(after, "left", "lost"))
     return Stall(behind, waiting, gone, seconds)
 
 
@@ -183,7 +185,7 @@ def ago(seconds: float | None) -> str:
     return f"{seconds:.0f} s ago"
 
 
-def in_order(jobs: Iterable[Values]) -> list[Values]:
+def sort_by_health(jobs: Iterable[Values]) -> list[Values]:
     """Return jobs in a new list by health, then by name: stalled, degraded, failed, healthy, waiting, idle.
 
     A health that this version does not know comes first.
@@ -196,18 +198,18 @@ def in_order(jobs: Iterable[Values]) -> list[Values]:
     return sorted(jobs, key=place)
 
 
-def has_words(job: Values, words: Iterable[str]) -> bool:
+def matches_words(job: Values, words: Iterable[str]) -> bool:
     """Return whether each of some words is a part of a job's name, state or health; capitals do not matter."""
     text = f"{job['name']} {job['state']} {job['health']}".lower()
     return all(word.lower() in text for word in words)
 
 
-def tone(job: Mapping[str, Any]) -> str:
+def health_tone(job: Mapping[str, Any]) -> str:
     """Return the tone in which to show a job's health: good, quiet, wait or bad; bad for an unknown health."""
     return TONES.get(job["health"], "bad")
 
 
-def state(job: Mapping[str, Any]) -> str:
+def state_in_words(job: Mapping[str, Any]) -> str:
     """Return a job's state in words, with its health unless that is healthy: "running, stalled"."""
     return str(job["state"]) if job["health"] == "healthy" else f"{job['state']}, {job['health']}"
 
