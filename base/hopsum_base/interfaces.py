@@ -170,7 +170,7 @@ def _endpoint(text: str) -> tuple[str, int]:
     return socket.inet_ntoa(int(address, 16).to_bytes(4, sys.byteorder)), int(port, 16)
 
 
-def owner_of(inode: int) -> tuple[int, str] | None:
+def socket_owner(inode: int) -> tuple[int, str] | None:
     """Return id and name of a process that has a socket open, None if there is none, or this user may not see it."""
     wanted = f"socket:[{inode}]"
     for process in Path("/proc").glob("[0-9]*"):

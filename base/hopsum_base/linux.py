@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 
 
-def why_not_here() -> str:
+def unsupported_reason() -> str:
     """Return the reason why jobs, switches and commands do not run on this system, empty on Linux.
 
     They need parts of Linux that other systems lack: eventfd, memfd, netlink, /proc, namespaces, UDP_SEGMENT.

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from hopsum_base.shown import shown
+from hopsum_base.shown import escape_controls
 
 LINES_MAX: Final = 10_000
 """The lines that wait for the reader, some megabytes. Further lines are left out, and counted."""
@@ -70,7 +70,7 @@ class LogWriter(logging.Handler):
 
     def _line(self, record: logging.LogRecord) -> bytes:
         # A record may have what a peer sent. Further lines are indented: none of these looks like a record of its own.
-        lines = map(shown, self.format(record).split("\n"))
+        lines = map(escape_controls, self.format(record).split("\n"))
         return ("\n    ".join(lines) + "\n").encode(errors="backslashreplace")
 
     def _gap(self) -> bytes:

@@ -22,12 +22,12 @@ _OWNER = "owner.lock"
 class OwnedFolder(tempfile.TemporaryDirectory[str]):
     """A new temporary folder that only this user can read, removed by `cleanup`, or at the end of a `with` block.
 
-    The `with` statement gives its path. To make a folder removes those of dead owners (`remove_left_folders`). `what`
-    names its purpose, in small letters.
+    The `with` statement gives its path. To make a folder removes those of dead owners (`remove_orphaned_folders`).
+    `what` names its purpose, in small letters.
     """
 
     def __init__(self, what: str) -> None:
-        remove_left_folders()
+        remove_orphaned_folders()
         super().__init__(prefix=f"hopsum-{what}-{os.getpid()}-")
         # Locked before it has its name: no other process finds a folder whose owner seems dead.
         new = Path(self.name) / "owner.new"
@@ -49,7 +49,7 @@ class OwnedFolder(tempfile.TemporaryDirectory[str]):
         self._owner.close()
 
 
-def living_folders(what: str) -> list[Path]:
+def folders_in_use(what: str) -> list[Path]:
     """Return this user's folders of the purpose `what` whose owners run, sorted."""
     found = []
     for folder in sorted(Path(tempfile.gettempdir()).glob(f"hopsum-{what}-*")):
@@ -64,7 +64,7 @@ def living_folders(what: str) -> list[Path]:
     return found
 
 
-def remove_left_folders() -> None:
+def remove_orphaned_folders() -> None:
     """Remove this user's folders whose owners are dead: they have tokens, databases and logs."""
     for folder in Path(tempfile.gettempdir()).glob("hopsum-*"):
         # Whatever fails leaves the folder: its owner lives (BlockingIOError), or another process removes it too.

@@ -15,7 +15,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc  # noqa: TID251 (the one place)
 
-from hopsum_base.shown import shown
+from hopsum_base.shown import escape_controls
 
 __all__ = ["SERVER_OPTIONS", "STREAMS_MAX", "details", "grpc"]
 
@@ -32,4 +32,4 @@ SERVER_OPTIONS: Final = (
 
 def details(error: grpc.RpcError) -> str:
     """Return the details of a failed call, or "no reason given", as one line with control characters escaped."""
-    return shown(error.details() or "no reason given")
+    return escape_controls(error.details() or "no reason given")

@@ -12,12 +12,12 @@ _SHOWN_MAX: Final = 4
 """Groups of ranks with equal values that one message has."""
 
 
-def shown(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Return a text as one line that a terminal shows and does not obey: control characters are escaped."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
-def shortened(text: str, most: int) -> str:
+def shorten(text: str, most: int) -> str:
     """Return a text of `most` characters at most: whole sentences of a longer one, or whole words and three dots.
 
     A sentence or a word that is longer than half of that is cut.
@@ -31,7 +31,7 @@ def shortened(text: str, most: int) -> str:
     return f"{text[: words if words > most // 2 else most - 4]} ..."
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def name_hint(name: str, names: Iterable[str]) -> str:
     """Return a hint for an unknown name, "did you mean NAME?" with the nearest of `names`, or a list of all of them."""
     names = list(names)
     near = difflib.get_close_matches(name, names, n=1)
@@ -44,7 +44,7 @@ def name_ranks(ranks: Iterable[int]) -> str:
     return f"rank{'s' if len(listed) > 1 else ''} {', '.join(listed)}"
 
 
-def difference(told: Mapping[int, Mapping[str, str]]) -> str:
+def describe_differences(told: Mapping[int, Mapping[str, str]]) -> str:
     """Return the settings in which ranks differ, with each value and the ranks that have it. Empty if none differ.
 
     Args:

@@ -25,17 +25,20 @@ class TlsClientFiles:
     key: Path | None = None
 
     def contents(self) -> Contents:
-        """Return authorities, key and certificate as gRPC takes them. Raises OSError unless they fit each other."""
+        """Return authorities, key and certificate as gRPC takes them, None for each that is not set.
+
+        Raises OSError for a file that cannot be read, and unless they fit each other.
+        """
         self._context()
         ca, key, certificate = (
             None if file is None else file.read_bytes() for file in (self.ca, self.key, self.certificate)
         )
         return ca, key, certificate
 
-    def why_not(self, host: str, port: int) -> str:
+    def handshake_failure(self, host: str, port: int) -> str:
         """Connect to a server, and return why the TLS handshake fails; empty where it works, or no server answers.
 
-        It may take some seconds.
+        Own files that cannot be read, or do not fit each other, are a reason too. It may take some seconds.
         """
         try:
             plain = socket.create_connection((host, port), _PROBE_S)

@@ -21,7 +21,7 @@ _NO_CHECK_TIME: Final = 0x200000
 """OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which the module `ssl` has no name for."""
 
 
-def read_names(path: Path, error: type[Exception]) -> frozenset[str]:
+def read_client_names(path: Path, error: type[Exception]) -> frozenset[str]:
     """Return the common names of clients that may call: one a line, but for empty lines and those that begin with #.
 
     Raises `error` when the file cannot be read.
@@ -74,7 +74,7 @@ class ServerCredentials:
         """Return when the certificate ends, in unix seconds."""
         return self._now.ends_at_s
 
-    def notice(self) -> str:
+    def expiry_warning(self) -> str:
         """Return a text that the certificate ends within 14 days, with a remedy; empty while it does not."""
         left_s = self.ends_at_s - time.time()
         if left_s > _SOON_S:

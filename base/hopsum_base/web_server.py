@@ -173,18 +173,18 @@ class Clients:
             self._clients[connection] = _Client(self.clock())
             return True
 
-    def answer(self, connection: socket.socket) -> None:
+    def mark_requested(self, connection: socket.socket) -> None:
         """Note that the request of a connection has come, so that no new connection takes its place."""
         with self._lock:
             if connection in self._clients:
                 self._clients[connection].asks = False
 
-    def forget(self, connection: socket.socket) -> None:
-        """Give the place of a connection back. Harmless when it has none."""
+    def release(self, connection: socket.socket) -> None:
+        """Free the place of a connection, which stays open. Harmless when it has none."""
         with self._lock:
             self._clients.pop(connection, None)
 
-    def cut_late(self) -> None:
+    def disconnect_late(self) -> None:
         """Cut the clients off that have been connected for more than `request_s` seconds."""
         with self._lock:
             now_s = self.clock()
@@ -221,11 +221,11 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def service_actions(self) -> None:
         """Cut late clients off. `serve_forever` calls it every half second, and after each new connection."""
-        self.clients.cut_late()
+        self.clients.disconnect_late()
 
     def shutdown_request(self, request: Any) -> None:
         """Close a connection that is served, or has no place."""
-        self.clients.forget(request)
+        self.clients.release(request)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -239,7 +239,7 @@ class _Handler(WSGIRequestHandler):
 
     def get_environ(self) -> dict[str, Any]:
         """Note that the request has come, and describe it to the application."""
-        self.server.clients.answer(self.connection)
+        self.server.clients.mark_requested(self.connection)
         return super().get_environ()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:

@@ -19,7 +19,7 @@ from typing import Final
 from hopsum.config import BOOLEANS
 from hopsum.errors import HopsumError
 from hopsum.hosts.children import ADDRESS_FILE, FOLDER, TOKEN_FILE
-from hopsum_base.owned_folder import living_folders
+from hopsum_base.owned_folder import folders_in_use
 
 DEFAULT_CONTROLLER: Final = "127.0.0.1:4700"
 _OVER_HOSTS: Final = "hosts://"
@@ -64,7 +64,7 @@ def _job_over_hosts(wanted: str) -> tuple[str, Path]:
         wanted: the address, where there are several. Empty for the only one.
     """
     found = {}
-    for folder in living_folders(FOLDER):
+    for folder in folders_in_use(FOLDER):
         # Other ranks have no controller, and rank 0 has none yet while it starts.
         with suppress(OSError):
             found[(folder / ADDRESS_FILE).read_text(encoding="ascii")] = folder / TOKEN_FILE

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from hopsum_base import __version__
 from hopsum_base.internal_error import internal_error
-from hopsum_base.linux import why_not_here
+from hopsum_base.linux import unsupported_reason
 
 
 class Command(NamedTuple):
@@ -186,7 +186,7 @@ def load(command: Command) -> Callable[[Sequence[str]], int]:
     the extra to install.
     """
     # Elsewhere a module of Python's own would be missing, for which no extra is the remedy.
-    if reason := why_not_here():
+    if reason := unsupported_reason():
         raise SystemExit(f"hopsum: {reason}")
     try:
         main: Callable[[Sequence[str]], int] = import_module(command.module).main

@@ -49,6 +49,6 @@ def no_answer(address: str, tls: SwitchTls | None) -> tuple[str, str]:
         return "", silent
     if tls is None:
         return "", f"something listens there: if it speaks TLS, give its authority (tls_ca); else {silent}"
-    why = tls.why_not(host, int(port))
+    why = tls.handshake_failure(host, int(port))
     told = f": TLS: {why}" if why else ""
     return told, "check tls_ca, the address in the switch's certificate, and that the switch knows this client's"

@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
 from hopsum.codec.backends import COMPILED_VARIABLE, compiled_is_wanted
-from hopsum_base.linux import why_not_here
+from hopsum_base.linux import unsupported_reason
 
 WAIT: Final = "wait"
 """The value of HOPSUM_COMPILED with which a program waits for all machine code before its first sum."""
@@ -40,7 +40,7 @@ def compiles_in_child() -> bool:
     False without numba, not on Linux, and with HOPSUM_COMPILED=0 (never compiled) or "wait" (compiled before the first
     sum).
     """
-    if not compiled_is_wanted() or os.environ.get(COMPILED_VARIABLE) == WAIT or why_not_here():
+    if not compiled_is_wanted() or os.environ.get(COMPILED_VARIABLE) == WAIT or unsupported_reason():
         return False
     return find_spec("numba") is not None
 

@@ -22,7 +22,7 @@ from hopsum.codec.registry import parse_codec
 from hopsum.errors import HopsumError
 from hopsum.protocol.peer_messages import PEER_VERSION
 from hopsum_base import __version__
-from hopsum_base.shown import nearest
+from hopsum_base.shown import name_hint
 
 _PREFIX: Final = "HOPSUM_"
 # Kubernetes sets such variables in every pod for a Service named hopsum-NAME.
@@ -339,7 +339,7 @@ def _kind(found: _Found) -> _Kind:
     # Settings of both classes are of one kind.
     kinds = {each.name: each.metadata["kind"] for each in (*fields(Config), *fields(HookSettings))}
     if found.name not in kinds:
-        raise ConfigError(f"{found.origin}: there is no setting {found.name!r}; {nearest(found.name, kinds)}")
+        raise ConfigError(f"{found.origin}: there is no setting {found.name!r}; {name_hint(found.name, kinds)}")
     kind: _Kind = kinds[found.name]
     return kind
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from hopsum_base.errors import HopsumError
 from hopsum_base.shown import name_ranks as name_ranks  # for messages of ours
-from hopsum_base.shown import shortened
+from hopsum_base.shown import shorten
 
 __all__ = [
     "AllReduceError",
@@ -78,7 +78,7 @@ def why_unfinished(error: BaseException | None) -> str:
     if isinstance(error, SystemExit) and error.code in (None, 0):
         return ""
     name, text = type(error).__name__, " ".join(str(error).split())
-    return shortened(f"{name}: {text}", _WHY_CHARACTERS_MAX) if text else name
+    return shorten(f"{name}: {text}", _WHY_CHARACTERS_MAX) if text else name
 
 
 def unhandled() -> BaseException | None:

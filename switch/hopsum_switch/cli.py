@@ -19,7 +19,7 @@ from hopsum_base.arguments import existing_file
 from hopsum_base.log_writer import LogWriter
 from hopsum_base.process_end import bound_end, die_with_parent
 from hopsum_base.service_manager import ServiceManager
-from hopsum_base.shown import shown
+from hopsum_base.shown import escape_controls
 from hopsum_base.tls_server import TlsServerFiles
 from hopsum_base.units import whole
 from hopsum_switch.backend import Backend, engine_maker
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch") -> i
         _serve(arguments)
     except (ServerError, MetricsError, PortError, P4RuntimeError, OSError, UnicodeDecodeError) as error:
         # Names in a program's files are written as they are.
-        print(f"{prog}: error: {shown(str(error))}", file=sys.stderr)
+        print(f"{prog}: error: {escape_controls(str(error))}", file=sys.stderr)
         return 1
     return 0
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from hopsum_base.quiet_grpc import grpc
-from hopsum_base.tls_server import ServerCredentials, TlsServerFiles, read_names
+from hopsum_base.tls_server import ServerCredentials, TlsServerFiles, read_client_names
 
 _UNIX = "unix:"
 # The bits that the umask takes from the mode of a new socket.
@@ -168,7 +168,7 @@ class ServerTls(grpc.ServerInterceptor):  # type: ignore[misc]
         return None if handler is None else self._guarded(handler)
 
     def _read_names(self) -> frozenset[str] | None:
-        return None if self._client_names is None else read_names(self._client_names, ServerError)
+        return None if self._client_names is None else read_client_names(self._client_names, ServerError)
 
     def _may(self, name: str) -> bool:
         # One read of the attribute: `reload` may replace it in another thread.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_base.owned_folder import OwnedFolder, remove_left_folders
+from hopsum_base.owned_folder import OwnedFolder, remove_orphaned_folders
 
 KILLED = "import os; from hopsum_base.owned_folder import OwnedFolder as F; f = F('hosts'); os.kill(os.getpid(), 9)"
 
@@ -44,7 +44,7 @@ def test_only_folders_of_this_user_with_an_owner_are_removed(left: Path, monkeyp
     others[2].write_text("")
     with monkeypatch.context() as another:
         another.setattr(os, "geteuid", lambda: os.getuid() + 1)
-        remove_left_folders()
+        remove_orphaned_folders()
     assert left.exists(), "another user's"
-    remove_left_folders()
+    remove_orphaned_folders()
     assert sorted(left.parent.iterdir()) == sorted(others)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopsum_base.shown import difference, shortened
+from hopsum_base.shown import describe_differences, shorten
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,11 @@ from hopsum_base.shown import difference, shortened
     ],
 )
 def test_the_ranks_that_differ_are_named_with_what_differs(told: dict[int, dict[str, str]], words: str) -> None:
-    assert difference(told) == (f"{words}: all ranks need the same" if words else "")
+    assert describe_differences(told) == (f"{words}: all ranks need the same" if words else "")
 
 
 def test_a_long_text_ends_with_a_sentence_or_a_word() -> None:
-    assert shortened("It ended. See why.", 18) == "It ended. See why."
-    assert shortened("It has ended. See why.", 18) == "It has ended."
-    assert shortened("A. A sentence of many words", 18) == "A. A sentence ..."
-    assert shortened("x" * 40, 18) == "x" * 14 + " ..."
+    assert shorten("It ended. See why.", 18) == "It ended. See why."
+    assert shorten("It has ended. See why.", 18) == "It has ended."
+    assert shorten("A. A sentence of many words", 18) == "A. A sentence ..."
+    assert shorten("x" * 40, 18) == "x" * 14 + " ..."

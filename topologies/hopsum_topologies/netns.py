@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from hopsum_base.owned_folder import remove_left_folders
+from hopsum_base.owned_folder import remove_orphaned_folders
 from hopsum_topologies.errors import TopologyError
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[1]
@@ -165,7 +165,7 @@ def clean_up_after(owner_pid: int) -> None:
     while Path(f"/proc/{owner_pid}").exists() and time.monotonic() < give_up:
         time.sleep(_POLL_S)
     remove_stale_namespaces()
-    remove_left_folders()
+    remove_orphaned_folders()
 
 
 def switch_offloads_off(interface: str) -> None:

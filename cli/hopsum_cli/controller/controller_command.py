@@ -291,7 +291,7 @@ def _checked(config: ClusterConfig) -> str:
     except StoreLockedError:
         # As beside the controller that serves, before its SIGHUP.
         lines.append("a controller serves with the database: it was not read")
-    if found.tls is not None and (notice := ServerCredentials(found.tls, ControlPlaneError).notice()):
+    if found.tls is not None and (notice := ServerCredentials(found.tls, ControlPlaneError).expiry_warning()):
         lines.append(notice)
     return "\n".join(lines)
 

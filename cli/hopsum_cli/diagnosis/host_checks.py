@@ -95,7 +95,7 @@ def check_port(own: Endpoint, switch: Endpoint) -> CheckRow:
         else:
             return passed(check, f"UDP {own} is free", {"held": False})
     holder = interfaces.udp_socket_at(*own.address)
-    owner = interfaces.owner_of(holder.inode) if holder is not None else None
+    owner = interfaces.socket_owner(holder.inode) if holder is not None else None
     who = f"process {owner[0]} ({owner[1]})" if owner else "a process that this user may not see"
     facts = {"held": True, "pid": owner[0] if owner else None}
     if holder is not None and holder.remote == switch.address:

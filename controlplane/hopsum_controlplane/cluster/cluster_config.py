@@ -22,7 +22,7 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from hopsum_base.shown import nearest
+from hopsum_base.shown import name_hint
 from hopsum_controlplane.devices.device import CONTROLLER_ELECTION_ID
 from hopsum_controlplane.devices.drivers import check_target
 from hopsum_controlplane.errors import ClusterConfigError, ControlPlaneError
@@ -175,7 +175,7 @@ class ClusterConfig:
         for switch in self.switches:
             if switch.name == name:
                 return switch
-        raise _wrong(f"no switch {name!r}", nearest(name, [switch.name for switch in self.switches]))
+        raise _wrong(f"no switch {name!r}", name_hint(name, [switch.name for switch in self.switches]))
 
     @property
     def spines(self) -> tuple[str, ...]:
@@ -231,7 +231,7 @@ def _check_links(links: Iterable[LinkConfig], switches: Collection[str]) -> None
     for link in links:
         for name, port in link.ends:
             if name not in switches:
-                raise _wrong(f"link {link}: no switch {name!r}", nearest(name, switches))
+                raise _wrong(f"link {link}: no switch {name!r}", name_hint(name, switches))
             if not 0 <= port <= MAX_PORT:
                 raise _wrong(f"link {link}: port {port} of {name}", f"ports are 0 .. {MAX_PORT}")
         if link.leaf == link.spine:
@@ -339,7 +339,7 @@ _WORDS: Final = {
 def _cluster(document: Mapping[str, Any], folder: Path) -> ClusterConfig:
     for name in document:
         if name not in _File.__struct_fields__:
-            raise _wrong(f"the file has an unknown key {name!r}", nearest(name, _File.__struct_fields__))
+            raise _wrong(f"the file has an unknown key {name!r}", name_hint(name, _File.__struct_fields__))
     document = {"controller": {}, **document}
 
     def convert(kind: type, value: Any) -> Any:
@@ -399,7 +399,7 @@ def _refusal(told: str, document: Mapping[str, Any]) -> ClusterConfigError:
     named = re.search(r"field `(\w+)`", told)
     keys = list(shape.__struct_fields__)
     if named and "unknown" in told:
-        return _wrong(f"{where} has an unknown key {named[1]!r}", nearest(named[1], keys))
+        return _wrong(f"{where} has an unknown key {named[1]!r}", name_hint(named[1], keys))
     if named:
         required = [each.name for each in msgspec.structs.fields(shape) if each.required]
         return _wrong(f"{where} has no {named[1]}", f"it needs {', '.join(required)}")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hopsum_base.shown import shortened
+from hopsum_base.shown import shorten
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.cluster.cluster_config import MAX_LEASE_S, MIN_LEASE_S
 from hopsum_controlplane.cluster.decision import Report
@@ -259,4 +259,4 @@ def check_statistics(statistics: Mapping[str, float], most: int = 64) -> None:
 def printable(text: str, most: int = 300) -> str:
     """Return a text of a client as one line of `most` characters at most, with spaces for unprintable characters."""
     # One character more than fits, which shows that the text was longer.
-    return shortened("".join(each if each.isprintable() else " " for each in text[: most + 1]).strip(), most)
+    return shorten("".join(each if each.isprintable() else " " for each in text[: most + 1]).strip(), most)

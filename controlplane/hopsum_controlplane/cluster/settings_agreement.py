@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from hopsum_base.shown import difference
+from hopsum_base.shown import describe_differences
 from hopsum_controlplane.cluster import lifecycle
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
@@ -30,7 +30,7 @@ def conflict(record: JobRecord, member: Member) -> str:
     for other in record.members:
         compared = other.phase in LEASED and other.rank != member.rank and other.settings
         if compared and member.settings and other.settings != member.settings:
-            return difference({each.rank: dict(each.settings) for each in (other, member)})
+            return describe_differences({each.rank: dict(each.settings) for each in (other, member)})
     return ""
 
 

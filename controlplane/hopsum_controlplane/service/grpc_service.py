@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final, Self
 
 from hopsum_base.quiet_grpc import SERVER_OPTIONS, grpc
-from hopsum_base.tls_server import ServerCredentials, TlsServerFiles, read_names
+from hopsum_base.tls_server import ServerCredentials, TlsServerFiles, read_client_names
 from hopsum_base.token_files import AdminToken, read_admin_tokens
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig
 from hopsum_controlplane.cluster.cluster_controller import ClusterController
@@ -127,7 +127,7 @@ class Service:
 
     def notices(self) -> list[str]:
         """Return the troubles of the controller itself: a certificate that ends soon, a database that takes nothing."""
-        certificate = "" if self._credentials is None else self._credentials.notice()
+        certificate = "" if self._credentials is None else self._credentials.expiry_warning()
         return [each for each in (self._controller.database_condition, certificate) if each]
 
     def answers(self, within_s: float) -> bool:
@@ -182,7 +182,7 @@ class Service:
         self.close()
 
     def _warn(self) -> None:
-        if self._credentials is not None and (notice := self._credentials.notice()):
+        if self._credentials is not None and (notice := self._credentials.expiry_warning()):
             _log.warning("%s", notice)
 
     async def _listen(self, listen: str, handlers: Sequence[grpc.GenericRpcHandler]) -> str:
@@ -226,7 +226,7 @@ def safeguards(config: ClusterConfig) -> Safeguards:
     for each in config.switches:
         if each.tls is not None:
             each.tls.check()
-    names = None if config.tls_client_names is None else read_names(config.tls_client_names, ControlPlaneError)
+    names = None if config.tls_client_names is None else read_client_names(config.tls_client_names, ControlPlaneError)
     return Safeguards(tls, tokens, names)
 
 

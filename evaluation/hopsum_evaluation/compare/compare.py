@@ -27,7 +27,7 @@ from rich.table import Table
 
 from hopsum.codec import CodecError, codec_names
 from hopsum.codec.arguments import codec_argument
-from hopsum_base.shown import nearest
+from hopsum_base.shown import name_hint
 from hopsum_base.units import format_number, list_of, one_of, real, whole
 from hopsum_evaluation.bench.timing import commit, machine, versions
 from hopsum_evaluation.charts import Plot, Series, write_chart
@@ -145,7 +145,7 @@ def method(text: str) -> tuple[MethodCandidate, ...]:
         known = {each.label: each for each in CANDIDATES}
         return (known[text] if text in known else codec_candidate(text),)
     if text not in _OTHERS:
-        raise argparse.ArgumentTypeError(f"{text!r:.80}: no codec, and no other method; {nearest(text, _NAMED)}")
+        raise argparse.ArgumentTypeError(f"{text!r:.80}: no codec, and no other method; {name_hint(text, _NAMED)}")
     return tuple(each for each in CANDIDATES if text in (each.label, each.family) and each.label in _OTHERS)
 
 

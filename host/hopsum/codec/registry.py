@@ -22,7 +22,7 @@ from hopsum.codec.simulate import simulate_phase
 from hopsum.codec.thc import Thc, Uhc
 from hopsum.codec.two_shot import TwoShot
 from hopsum_base.records import record_address
-from hopsum_base.shown import nearest
+from hopsum_base.shown import name_hint
 
 _CHECKED_ELEMENTS: Final = 3 * 1024 + 5
 
@@ -109,7 +109,7 @@ def parse_codec(text: str) -> CodecName:
     """
     name, colon, rest = text.partition(":")
     if not is_codec(name):
-        raise CodecError(f"codec {name!r:.80}: {nearest(name, codec_names())}")
+        raise CodecError(f"codec {name!r:.80}: {name_hint(name, codec_names())}")
     options: dict[str, Any] = {}
     for each in rest.split(",") if colon else ():
         key, equals, value = each.partition("=")
@@ -153,7 +153,7 @@ def require_options(name: str, options: Mapping[str, Any]) -> None:
     for option, value in options.items():
         if option not in known:
             there = f"its options are {', '.join(offered)}" if offered else "it has no options"
-            near = nearest(option, offered) if offered else ""
+            near = name_hint(option, offered) if offered else ""
             hint = f"; {near}" if near.startswith("did you mean") else ""
             raise CodecError(f"codec {name} has no option {option!r:.80}: {there}{hint}")
         annotation = known[option].annotation

@@ -17,7 +17,7 @@ from hopsum.connection.open_agent import Hooks, open_agent
 from hopsum.connection.url import UrlError, query_of, split_url
 from hopsum.transport.link import DatagramLink
 from hopsum.transport.scapy_link import PacketView, ScapyLink
-from hopsum_base.shown import nearest
+from hopsum_base.shown import name_hint
 from hopsum_wire.membership import JobMembership, MembershipError, RankEndpoint, read_membership
 
 _RAW_PARAMETERS: Final[dict[str, Callable[[str], Any]]] = {"membership": str, "via": IPv4Address}
@@ -59,7 +59,7 @@ def membership_at(location: str) -> JobMembership:
     parts = split_url(config)
     if parts.scheme not in MEMBERSHIPS:
         raise UrlError(
-            f"URL {location!r}: {parts.scheme}:// has no membership file; {nearest(parts.scheme, MEMBERSHIPS)}"
+            f"URL {location!r}: {parts.scheme}:// has no membership file; {name_hint(parts.scheme, MEMBERSHIPS)}"
         )
     return MEMBERSHIPS[parts.scheme](config, parts)
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from hopsum.config import Config, ConfigError
-from hopsum_base.linux import why_not_here
-from hopsum_base.shown import nearest
+from hopsum_base.linux import unsupported_reason
+from hopsum_base.shown import name_hint
 
 SCHEMES: Final = ("file", "hopsum", "raw", "memory", "collective", "hosts")
 
@@ -32,8 +32,8 @@ def split_url(config: Config) -> SplitResult:
         raise UrlError(f"URL {config.url!r}: {error}; {EXAMPLES}") from None
     if parts.scheme not in SCHEMES:
         told = f"{parts.scheme}:// sums nowhere" if parts.scheme else "has no scheme"
-        raise UrlError(f"URL {config.url!r}: {told}; {nearest(parts.scheme, SCHEMES)}. {EXAMPLES}")
-    if parts.scheme != "memory" and (reason := why_not_here()):
+        raise UrlError(f"URL {config.url!r}: {told}; {name_hint(parts.scheme, SCHEMES)}. {EXAMPLES}")
+    if parts.scheme != "memory" and (reason := unsupported_reason()):
         raise UrlError(f"URL {config.url!r}: {reason}")
     if parts.scheme != "hopsum" and port is not None:
         raise UrlError(f"URL {config.url!r}: {parts.scheme}:// takes no port")
@@ -61,7 +61,9 @@ def query_of(config: Config, parts: SplitResult, kinds: dict[str, Callable[[str]
     found: dict[str, Any] = {}
     for key, text in parse_qsl(parts.query, keep_blank_values=True):
         if key not in kinds:
-            there = nearest(key, kinds) if kinds else f"{parts.scheme}:// takes none; settings are arguments of connect"
+            there = (
+                name_hint(key, kinds) if kinds else f"{parts.scheme}:// takes none; settings are arguments of connect"
+            )
             raise UrlError(f"URL {config.url!r}: there is no parameter {key!r}; {there}")
         # The second value would win or lose silently.
         if key in found:

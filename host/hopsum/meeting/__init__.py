@@ -5,7 +5,8 @@ meeting     exchange of values by topic; the error of different settings names t
 rank_store  torch's store, in which the ranks of one call first agree on a name
 
 hosts://, collective://, `local_group` and `register_comm_hook` use it. The ranks of memory:// are in one process, and
-the ranks of hopsum:// meet at the controller; their errors have the same text (`hopsum_base.shown.difference`).
+the ranks of hopsum:// meet at the controller; their errors have the same text
+(`hopsum_base.shown.describe_differences`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from hopsum.config import ConfigError
 from hopsum.errors import HopsumError
-from hopsum_base.shown import difference
+from hopsum_base.shown import describe_differences
 
 # torch's stores cannot wait for one of several keys, so the ranks poll: often at first, and then rarely, because one
 # process answers all of them.
@@ -187,7 +187,7 @@ class Meeting:
         """
         try:
             self.arrivals = [Arrival(*each) for each in self.exchange(COMING, lambda: arrival)]
-            if why := difference({rank: each.settings for rank, each in enumerate(self.arrivals)}):
+            if why := describe_differences({rank: each.settings for rank, each in enumerate(self.arrivals)}):
                 raise MeetingError(f"{self._what}: {why}")
             yield
         # Rank 0, which may have the store, stays until all ranks have read an error of the meeting.

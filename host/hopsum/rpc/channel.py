@@ -274,7 +274,7 @@ class Channel:
         # gRPC tells the client whose certificate was refused no more than that the connection was closed.
         if self._tls is None or not port.isdigit():
             return ""
-        return self.address.tls_files.why_not(host.strip("[]"), int(port))
+        return self.address.tls_files.handshake_failure(host.strip("[]"), int(port))
 
     def _has_ended_for_good(self) -> bool:
         """Say whether the host of a controller that is never started again answers that nothing listens there."""

@@ -28,7 +28,7 @@ from hopsum.codec.simulate import simulate_phase
 from hopsum.errors import AllReduceTimeoutError, RankLeftError
 from hopsum.meeting import MeetingError
 from hopsum.serial.serial_communicator import SerialCommunicator, Summed, require_agreement
-from hopsum_base.shown import difference
+from hopsum_base.shown import describe_differences
 
 REFUSED_S: Final = 60.0
 """The time in which late ranks get the error of ranks that differed, less if one of these ranks joins again."""
@@ -153,7 +153,7 @@ def _join(name: str, rank: int, workers: int, settings: Mapping[str, str]) -> In
                 raise MeetingError(group.refused)
         if group is None or group.broken:
             group = InProcessGroup(name, workers, settings)
-        if why := difference({**dict.fromkeys(group.ranks, group.settings), rank: settings}):
+        if why := describe_differences({**dict.fromkeys(group.ranks, group.settings), rank: settings}):
             why = f"memory://{name}: {why}"
             if len(group.ranks) < group.workers:
                 group.refuse(rank, why)

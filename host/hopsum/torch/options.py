@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from hopsum.codec.interface import OnNonfinite
 from hopsum.config import CodecOn, HookSettings, Method, OnSwitchLost, hook_environment
-from hopsum_base.shown import nearest
+from hopsum_base.shown import name_hint
 
 
 class Scaler(Protocol):
@@ -56,6 +56,6 @@ def settings_from(options: Mapping[str, Any]) -> HookSettings:
     """
     for name in options:
         if name not in HookOptions.__annotations__:
-            raise TypeError(f"there is no option {name!r}; {nearest(name, HookOptions.__annotations__)}")
+            raise TypeError(f"there is no option {name!r}; {name_hint(name, HookOptions.__annotations__)}")
     given = {name: value for name, value in options.items() if value is not None and name not in OF_OBJECTS}
     return HookSettings(**(hook_environment() | given))

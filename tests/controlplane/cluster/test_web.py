@@ -216,14 +216,14 @@ def test_the_oldest_who_has_not_asked_makes_room(connect: Pairs) -> None:
     asked, silent, third, fourth = (connect() for _ in range(4))
     assert clients.admit(asked)
     assert clients.admit(silent)
-    clients.answer(asked)
+    clients.mark_requested(asked)
     assert clients.admit(third)
     assert (connect.ended(asked), connect.ended(silent), len(clients)) == (False, True, 2)
-    clients.answer(third)
-    clients.answer(silent)  # its thread may come too late
+    clients.mark_requested(third)
+    clients.mark_requested(silent)  # its thread may come too late
     assert not clients.admit(fourth)
-    clients.forget(silent)
-    clients.forget(asked)
+    clients.release(silent)
+    clients.release(asked)
     assert clients.admit(fourth)
     assert not connect.ended(third)
 
@@ -233,11 +233,11 @@ def test_a_client_has_a_bounded_time_for_all_of_its_request(connect: Pairs) -> N
     clients = Clients(request_s=10.0, clock=clock)
     early, late = connect(), connect()
     clients.admit(early)
-    clients.answer(early)
+    clients.mark_requested(early)
     clock.sleep(6)
     clients.admit(late)
     clock.sleep(5)
-    clients.cut_late()
+    clients.disconnect_late()
     assert (connect.ended(early), connect.ended(late), len(clients)) == (True, False, 1)
 
 

@@ -158,7 +158,7 @@ def test_a_controller_that_is_away_is_no_matter_of_tls(authority: Authority) -> 
     lease._note_silence(ControllerUnreachableError("", "UNAVAILABLE"))
     assert lease.lost_by_tls == ""
     with socket.create_server(("127.0.0.1", 0)) as stopped:
-        assert TlsClientFiles(authority.certificate).why_not(*stopped.getsockname()) == ""
+        assert TlsClientFiles(authority.certificate).handshake_failure(*stopped.getsockname()) == ""
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
