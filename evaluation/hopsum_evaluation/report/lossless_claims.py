@@ -225,7 +225,7 @@ def unpeeled(
     `members` are ascending places, at most 2^24 of them. Below about 1.22 cells per member most of the members of a
     sketch of fixed size stay. `make_plan` finds that out in time.
     """
-    layout = SketchLayout.of(max(1, ceil(gamma * members.size / 3)), block_elements, key)
+    layout = SketchLayout.with_blocks(max(1, ceil(gamma * members.size / 3)), block_elements, key)
     return members.size - kernels.peel(members, layout, np.empty(members.size, np.uint32))
 
 

@@ -44,7 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.interface import CodecError, Doubles, Ints
-from hopsum.codec.lookup_table import LookupTable, least_of_eighths, truncation_error
+from hopsum.codec.lookup_table import LookupTable, best_truncated_fraction, truncation_error
 
 SHARES: Final = 16
 """The values of a dither that all ranks know: 4 random bits of a coordinate."""
@@ -137,7 +137,7 @@ def even_levels(granularity: int) -> LookupTable:
     def error(bound: float) -> float:
         return (2 * bound / granularity) ** 2 / 12 + truncation_error(bound)
 
-    return LookupTable(tuple(range(granularity + 1)), least_of_eighths(error))
+    return LookupTable(tuple(range(granularity + 1)), best_truncated_fraction(error))
 
 
 @cache

@@ -597,8 +597,8 @@ class ErrorFeedback:
 
     Args:
         elements: of the vector.
-        revocable: the last commit can be given back until the next all-reduce begins. The residual from before it stays
-            in memory so long.
+        revocable: the last commit can be rolled back until the next all-reduce begins. The residual from before it
+            stays in memory so long.
     """
 
     def __init__(self, elements: int, *, revocable: bool = False) -> None:
@@ -617,7 +617,7 @@ class ErrorFeedback:
         one is written, `rollback` is no longer allowed.
 
         Raises:
-            CodecError: another length, or an earlier vector is neither committed nor given back.
+            CodecError: another length, or an earlier vector is neither committed nor rolled back.
         """
         self._require_like(x)
         self._require_idle()
@@ -631,7 +631,7 @@ class ErrorFeedback:
             x: float32[elements].
 
         Raises:
-            CodecError: another length, or an earlier vector is neither committed nor given back.
+            CodecError: another length, or an earlier vector is neither committed nor rolled back.
         """
         self._require_like(x)
         return self.compensate_by(lambda residual, room: np.add(x, residual, out=room))
@@ -643,7 +643,7 @@ class ErrorFeedback:
             fill: is called with the residual, which it only reads, and room for the sum, float32[elements] both.
 
         Raises:
-            CodecError: an earlier vector is neither committed nor given back.
+            CodecError: an earlier vector is neither committed nor rolled back.
         """
         self._require_idle()
         room = self._room()
@@ -664,7 +664,7 @@ class ErrorFeedback:
 
     def _room(self) -> Floats:
         """Return a second vector, with any content."""
-        # The vector from before the last commit, which cannot be given back any more, is room for this one.
+        # The vector from before the last commit, which cannot be rolled back any more, is room for this one.
         room, self._before = self._before, None
         return spare_array(self.residual.shape, np.float32) if room is None else room
 

@@ -243,7 +243,7 @@ def best_table(
     return search_table(workers, lane_bits, bits, error_feedback)
 
 
-def least_of_eighths(error: Callable[[float], float]) -> float:
+def best_truncated_fraction(error: Callable[[float], float]) -> float:
     """Return the truncated fraction, a power of 2^(1/8), at whose bound the function `error` of the bound is least."""
     fractions = [_truncated(eighths) for eighths in _EIGHTHS]
     return fractions[_first_of_least([error(truncation_bound(each)) for each in fractions])]

@@ -53,7 +53,7 @@ def load_factor_kernels(backend: str = "auto") -> FactorKernels:
         raise CodecError(f"factors by numba need the package {error.name}; install it or use numpy") from error
     made = CompiledFactorKernels()
     # Other bytes would split the replicas of a job. This also compiles all kernels now, and not in a backward pass.
-    if digest_of(made) != digest_of(FactorKernels()):
+    if sample_output(made) != sample_output(FactorKernels()):
         raise CodecError(
             "factors of low rank: compiled code made other bytes than numpy; remove numba's cache if another version "
             "made it, and report this. HOPSUM_COMPILED=0 avoids it"
@@ -61,7 +61,7 @@ def load_factor_kernels(backend: str = "auto") -> FactorKernels:
     return made
 
 
-def orthonormal(kernels: FactorKernels, factor: Floats, salt: int) -> OrthonormalFactor:
+def orthonormalize(kernels: FactorKernels, factor: Floats, salt: int) -> OrthonormalFactor:
     """Return the basis of a factor's columns, from the first to the last: Cholesky's QR in a fixed order.
 
     A column that lies in the span of those before it is replaced by a random one, so that no direction is lost for
@@ -78,11 +78,11 @@ def orthonormal(kernels: FactorKernels, factor: Floats, salt: int) -> Orthonorma
     gram = kernels.gram(columns)
     # A norm may be too large for float32 though no element is. Divided by infinity a factor would be NaN.
     norms = np.minimum(np.sqrt(np.diag(gram)), np.finfo(np.float32).max).astype(np.float32)
-    if kernels.triangle(gram, weights):
+    if kernels.fill_weights(gram, weights):
         # The weights of such columns are zero.
         for column in np.flatnonzero(np.diag(weights) == 0):
             columns[column, :length] = random_columns(salt + int(column), 1, length)[0]
-        kernels.triangle(kernels.gram(columns), weights)
+        kernels.fill_weights(kernels.gram(columns), weights)
     made = kernels.combine(columns, weights)
     return OrthonormalFactor(np.ascontiguousarray(made[:, :length]), norms)
 
@@ -95,7 +95,7 @@ def random_columns(salt: int, rank: int, length: int) -> Floats:
     return np.asarray(unit - np.float32(1)).reshape(rank, length)
 
 
-def digest_of(kernels: FactorKernels, shape: tuple[int, int, int] = _CHECKED) -> bytes:
+def sample_output(kernels: FactorKernels, shape: tuple[int, int, int] = _CHECKED) -> bytes:
     """Return the bytes that a backend makes of a matrix, with a column in the span of others and a zero one.
 
     Args:
@@ -105,7 +105,7 @@ def digest_of(kernels: FactorKernels, shape: tuple[int, int, int] = _CHECKED) ->
     factor = random_columns(1, rank, rows) * np.float32(3e-3)
     factor[2] = factor[0] - factor[1]
     factor[3] = 0
-    left = orthonormal(kernels, factor, salt=7)
+    left = orthonormalize(kernels, factor, salt=7)
     mean, own = (random_columns(salt, rank, columns) for salt in (2, 3))
     rest, out = random_columns(4, rows, columns), np.empty((rows, columns), np.float32)
     kernels.reconstruct(left.columns, mean, own, rest, out)

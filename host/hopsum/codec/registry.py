@@ -78,7 +78,10 @@ def codec_names() -> tuple[str, ...]:
 
 
 def is_codec(name: str) -> bool:
-    """Return whether a codec of this name is registered, or offered by an installed package, and register it."""
+    """Return whether there is a codec of this name. One that an installed package offers is imported and registered.
+
+    What its import raises is passed on.
+    """
     if name not in CODECS:
         # Looked up by name, so that other packages' codecs are not imported for it.
         for entry in entry_points(group=ENTRY_POINTS, name=name):

@@ -150,7 +150,7 @@ class LookupTableCodec(RangeCodec):
         elif looked_up:
             self.lookup = table.switch_values
         self.use_kernels(kernels or load_kernels("auto"))
-        self._table = CodeTable.of(table.values)
+        self._table = CodeTable.from_values(table.values)
         self.dither = dither
         # The integers that kernels rotate back are of half a level's distance, or of its `unit`-th part.
         unit = 2 if dither is None else dither.unit

@@ -62,7 +62,7 @@ _LARGE: Final = 2.0**100
 class DeviceFeedback:
     """The undelivered part of one vector's all-reduces, on the device of the vector. One all-reduce at a time.
 
-    The methods are those of `hopsum.codec.ErrorFeedback`, and the last commit can be taken back. `compensate` measures
+    The methods are those of `hopsum.codec.ErrorFeedback`, and the last commit can be rolled back. `compensate` measures
     the ranges in the same pass over the vector:
 
         own = feedback.compensate(codec, x)                                      x + residual, and its ranges
@@ -113,7 +113,7 @@ class DeviceFeedback:
         """Begin an all-reduce of x, float32[elements]. Return the ranges of x + residual, float32[blocks].
 
         Raises:
-            CodecError: another length or device, or an earlier vector is neither committed nor given back.
+            CodecError: another length or device, or an earlier vector is neither committed nor rolled back.
         """
         require_tensor_vector(x, codec.device)
         require_device(self.residual, codec.device, "the error feedback")
@@ -137,9 +137,10 @@ class DeviceFeedback:
         return bounded(torch.cat(parts))
 
     def compensate_by(self, fill: Callable[[torch.Tensor, torch.Tensor], object]) -> torch.Tensor:
-        """Begin an all-reduce of a vector that lies in pieces. See `hopsum.codec.ErrorFeedback`.
+        """Begin an all-reduce of a vector that lies in pieces. Return x + residual. See `hopsum.codec.ErrorFeedback`.
 
-        `fill` queues its operations in the stream of kernels (`queue`).
+        `fill` queues its operations in the stream of kernels (`queue`). Raises CodecError if an earlier vector is
+        neither committed nor rolled back.
         """
         if self._pending is not None:
             raise CodecError("the vector before is neither committed nor given back; finish its all-reduce first")

@@ -33,7 +33,7 @@ from hopsum.codec import CodecError, CollectiveError, ErrorFeedback, NonFiniteEr
 from hopsum.codec.backends import NotCompiledError, only_cached
 from hopsum.codec.backends.factor_kernels import FactorKernels
 from hopsum.codec.interface import NO_MEAN_HINT, Floats, nonfinite_error
-from hopsum.codec.low_rank import load_factor_kernels, orthonormal, random_columns
+from hopsum.codec.low_rank import load_factor_kernels, orthonormalize, random_columns
 from hopsum.compile_ahead import compile_ahead, compiles_in_child
 from hopsum.torch.device_codec import DeviceCodec
 from hopsum.torch.device_reduction import DeviceFeedback
@@ -150,7 +150,7 @@ class Factors:
             decoded = self._decoded.get(name)
             if decoded is None or decoded.shape != (rank, columns):
                 decoded = random_columns(salt_of(name), rank, columns)
-            basis, norms = orthonormal(self.kernels, decoded, salt_of(name))
+            basis, norms = orthonormalize(self.kernels, decoded, salt_of(name))
             scale = _scale_of(norms)
             self._starts[name] = Start(basis, scale, crc32(scale.tobytes(), crc32(basis.tobytes())))
         return self._starts[name]
@@ -382,7 +382,7 @@ class LowRankPortion(BucketSlice):
     def _bases_of(self, left: Floats) -> list[Floats]:
         """Return P of each matrix, orthonormal, of the decoded sum, float32[all P]."""
         parts = zip(self.layout.names, self.layout.parts(left, self.layout.left), strict=True)
-        return [orthonormal(self._factors.kernels, part, salt_of(name)).columns for name, part in parts]
+        return [orthonormalize(self._factors.kernels, part, salt_of(name)).columns for name, part in parts]
 
     def _matrices(self, vector: torch.Tensor, places: Sequence[slice]) -> list[torch.Tensor]:
         return [vector[place].view(shape) for place, shape in zip(places, self.layout.shapes, strict=True)]

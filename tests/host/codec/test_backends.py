@@ -75,7 +75,7 @@ def test_numba_equals_numpy(
 def test_a_group_moves_codes_and_changes_nothing_else(backend: str, lane_bits: int) -> None:
     """Codes of every group are those of the default one, packed by `pack_codes`; what they add to a sum is the same."""
     x = normal(4 * THC_BLOCK).reshape(-1, THC_BLOCK * 8 // lane_bits)
-    steps, kernels = CodeTable.of(optimal_table(21, 1e-3)), load_kernels(backend)
+    steps, kernels = CodeTable.from_values(optimal_table(21, 1e-3)), load_kernels(backend)
     scales, shifts = np.full(len(x), 6000.0, np.float32), np.zeros(len(x), np.int32)
     codes, restored = [], []
     for group in CODE_GROUPS:
@@ -140,7 +140,7 @@ def test_encoding_is_the_signed_hadamard_matrix_and_the_table(backend: str, form
     elements, values = form.block_elements, optimal_table(21, 1e-3)
     x, out = normal(4 * elements).reshape(4, -1), np.empty((4, form.up_bytes), np.uint8)
     scales, shifts = np.full(4, 6000.0, np.float32), np.full(4, shift, np.int32)
-    load_kernels(backend).thc_encode(x, scales, shifts, CodeTable.of(values), form, KEYS, out)
+    load_kernels(backend).thc_encode(x, scales, shifts, CodeTable.from_values(values), form, KEYS, out)
     table = np.array(values)
     lanes = table[unpack_codes(out, form.lane_bits)]
     for block in range(4):
@@ -157,7 +157,7 @@ def test_rounding_probability_is_exact_to_sixteen_bits(backend: str, values: tup
     """A constant coordinate between two values: the fraction rounded up is the distance."""
     blocks, form = 256, Form(packed=len(values) <= 16)
     x, out = np.zeros((blocks, THC_BLOCK), np.float32), np.empty((blocks, form.up_bytes), np.uint8)
-    given = (np.ones(blocks, np.float32), np.zeros(blocks, np.int32), CodeTable.of(values))
+    given = (np.ones(blocks, np.float32), np.zeros(blocks, np.int32), CodeTable.from_values(values))
     load_kernels(backend).thc_encode(x, *given, form, KEYS, out)
     lanes = np.array(values)[unpack_codes(out) if form.packed else out]
     up = int((lanes == 11).sum())

@@ -151,7 +151,7 @@ def test_codes_are_those_of_the_definition(
     scales = np.full(3, top / 32 / 4 / 2**shift, np.float32)
     out, rank = np.empty((3, form.up_bytes), np.uint8), workers - 1
     keys = KEYS._replace(shift=int(dither.shifts[rank]))
-    table = CodeTable.of(tuple(range(dither.granularity + 1)))
+    table = CodeTable.from_values(tuple(range(dither.granularity + 1)))
     load_kernels(backend).thc_encode(x, scales, np.full(3, shift, np.int32), table, form, keys, out)
     codes = unpack_codes(out, bits=bits)
     for block in range(3):
@@ -266,7 +266,7 @@ def test_rounding_is_unbiased_and_errs_by_a_twelfth_at_any_coordinate(place: flo
     x, v = np.zeros((blocks, 1024), np.float32), round(place * 65536)
     x[:, 0] = [v * matrix_of(block)[0, 0] for block in range(blocks)]
     payloads, kernels = np.empty((blocks, form.up_bytes), np.uint8), load_kernels("auto")
-    table, ones = CodeTable.of(tuple(range(16))), np.ones(blocks, np.float32)
+    table, ones = CodeTable.from_values(tuple(range(16))), np.ones(blocks, np.float32)
     keys = KEYS._replace(shift=int(dither.shifts[rank]))
     kernels.thc_encode(x, ones, np.zeros(blocks, np.int32), table, form, keys, payloads)
     own = np.stack([dither.own[rank][known_bits(block)] for block in range(blocks)])

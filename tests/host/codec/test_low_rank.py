@@ -16,12 +16,12 @@ import pytest
 
 from hopsum.codec import CodecError, low_rank
 from hopsum.codec.backends.factor_kernels import FactorKernels
-from hopsum.codec.low_rank import digest_of, load_factor_kernels, orthonormal, random_columns
+from hopsum.codec.low_rank import load_factor_kernels, orthonormalize, random_columns, sample_output
 
 pytest.importorskip("numba", reason="numba is not installed")
 
 RECORDED = "b5316011884619aa0bdd41b0daf9c2ef49b5a96824acab3f20c2cf2d6cecb0b1"
-"""SHA-256 of `digest_of`, recorded on processors with AVX2 and with AVX-512. All have to make these bytes."""
+"""SHA-256 of `sample_output`, recorded on processors with AVX2 and with AVX-512. All have to make these bytes."""
 LONGER = (8, 1043, 1501)
 """A matrix whose columns and rows are worked on in several runs."""
 RECORDED_LONGER = "d9f45338191b4562f488d7bf13c1c3b99b77a330b8246396436cfe58b1c2e083"
@@ -37,8 +37,8 @@ def random_factor(rank: int, length: int, decay: float = 1.0, seed: int = 0) -> 
 
 @pytest.mark.parametrize("kernels", [NUMPY, NUMBA], ids=["numpy", "numba"])
 def test_the_bytes_are_those_that_were_recorded(kernels: FactorKernels) -> None:
-    assert hashlib.sha256(digest_of(kernels)).hexdigest() == RECORDED
-    assert hashlib.sha256(digest_of(kernels, LONGER)).hexdigest() == RECORDED_LONGER
+    assert hashlib.sha256(sample_output(kernels)).hexdigest() == RECORDED
+    assert hashlib.sha256(sample_output(kernels, LONGER)).hexdigest() == RECORDED_LONGER
 
 
 @pytest.mark.system
@@ -62,7 +62,7 @@ def digests_elsewhere(backend: str, environment: dict[str, str]) -> list[str]:
     code = (
         "import hashlib; from hopsum.codec import low_rank as l; "
         f"k = l.load_factor_kernels({backend!r}); "
-        f"print(*(hashlib.sha256(d).hexdigest() for d in (l.digest_of(k), l.digest_of(k, {LONGER}))))"
+        f"print(*(hashlib.sha256(d).hexdigest() for d in (l.sample_output(k), l.sample_output(k, {LONGER}))))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | environment, check=True, timeout=300, capture_output=True,
@@ -77,7 +77,7 @@ def digests_elsewhere(backend: str, environment: dict[str, str]) -> list[str]:
 def test_backends_make_equal_bytes_of_a_basis(rank: int, length: int, decay: float) -> None:
     factor = random_factor(rank, length, decay)
     before = factor.copy()
-    reference, compiled = orthonormal(NUMPY, factor, 3), orthonormal(NUMBA, factor, 3)
+    reference, compiled = orthonormalize(NUMPY, factor, 3), orthonormalize(NUMBA, factor, 3)
     assert reference.columns.tobytes() == compiled.columns.tobytes()
     assert reference.norms.tobytes() == compiled.norms.tobytes()
     assert np.array_equal(factor, before)
@@ -117,11 +117,11 @@ DEPENDENT: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 @pytest.mark.parametrize("kind", DEPENDENT)
 def test_columns_in_the_span_of_others_are_replaced(kind: str) -> None:
     factor = DEPENDENT[kind](random_factor(4, 90)).astype(np.float32)
-    found = orthonormal(NUMBA, factor, 3)
-    assert found.columns.tobytes() == orthonormal(NUMPY, factor, 3).columns.tobytes()
+    found = orthonormalize(NUMBA, factor, 3)
+    assert found.columns.tobytes() == orthonormalize(NUMPY, factor, 3).columns.tobytes()
     products = found.columns.astype(np.float64) @ found.columns.T.astype(np.float64)
     np.testing.assert_allclose(products, np.eye(4), atol=1e-3 if kind == "tiny" else 1e-5)
-    again = orthonormal(NUMBA, factor, 4).columns
+    again = orthonormalize(NUMBA, factor, 4).columns
     assert (again.tobytes() == found.columns.tobytes()) == (kind in ("tiny", "huge")), (
         "random ones follow from the salt"
     )
@@ -139,7 +139,7 @@ def test_random_columns_follow_from_their_arguments() -> None:
 
 def test_a_backend_that_makes_other_bytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one whose compiler makes one operation of a multiplication and an addition."""
-    monkeypatch.setattr(low_rank, "digest_of", lambda kernels: kernels.name.encode())
+    monkeypatch.setattr(low_rank, "sample_output", lambda kernels: kernels.name.encode())
     with pytest.raises(CodecError, match="compiled code made other bytes than numpy"):
         load_factor_kernels("numba")
 

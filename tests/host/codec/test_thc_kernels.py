@@ -86,7 +86,7 @@ def test_codes_are_numpys(
     seed: int, blocks: int, values: tuple[int, ...], group: int, shift: int, lane_bits: int
 ) -> None:
     values = LONG_TABLE if not group and seed % 2 else values
-    rng, steps = np.random.default_rng(seed), CodeTable.of(values)
+    rng, steps = np.random.default_rng(seed), CodeTable.from_values(values)
     form = Form(lane_bits, packed=group > 0, group_codes=group or 512)
     magnitudes = np.float32(10) ** rng.integers(-30, 30, (blocks, 1))
     x = (rng.standard_normal((blocks, form.block_elements)).astype(np.float32) * magnitudes).astype(np.float32)
@@ -153,7 +153,9 @@ def test_payloads_decode_and_leave_numpys_residual(
     for kernels in (Kernels(), VECTORS):
         out = before.copy()
         with np.errstate(all="ignore"):
-            kernels.thc_dequantize(payloads, factors, CodeTable.of(values), form, BlockKeys(seed, 1, 3), out, subtract)
+            kernels.thc_dequantize(
+                payloads, factors, CodeTable.from_values(values), form, BlockKeys(seed, 1, 3), out, subtract
+            )
         found.append(np.nan_to_num(out, nan=1.5).tobytes())
     assert found[0] == found[1]
 

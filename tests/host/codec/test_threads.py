@@ -59,7 +59,7 @@ def test_threads_in_one_compiled_kernel_share_its_blocks() -> None:
     """Each of 4 threads has a turn: together they do all blocks, and no block twice: subtraction would show it."""
     compiled = pytest.importorskip("hopsum.codec.backends.thc_kernels")
     kernels = load_kernels("numpy")
-    steps, form = CodeTable.of(optimal_table(21, 1e-3)), Form()
+    steps, form = CodeTable.from_values(optimal_table(21, 1e-3)), Form()
     payloads = np.random.default_rng(3).integers(0, 256, (400, 512), dtype=np.uint8)
     factors = np.ones(400, np.float32)
     expected, out = np.zeros((400, 1024), np.float32), np.zeros((400, 1024), np.float32)

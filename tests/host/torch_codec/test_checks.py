@@ -108,11 +108,11 @@ def test_codecs_that_cannot_be_made() -> None:
         with pytest.raises(
             CodecError, match=f"{len(values)} values up to {values[-1]}: .* at most 16 values up to 127"
         ):
-            DeviceTable.of(values, 3.0, torch.device("cpu"))
+            DeviceTable.from_values(values, 3.0, torch.device("cpu"))
 
 
 def test_a_short_table_is_padded_with_its_last_value() -> None:
-    assert DeviceTable.of((0, 1, 3, 7), 2.0, torch.device("cpu")).values.tolist() == [0, 1, 3, *[7] * 13]
+    assert DeviceTable.from_values((0, 1, 3, 7), 2.0, torch.device("cpu")).values.tolist() == [0, 1, 3, *[7] * 13]
 
 
 def test_feedback_that_is_busy_or_of_another_vector(codec: TorchThc) -> None:

@@ -197,7 +197,7 @@ def rotated(coordinates: NDArray[np.float64], context: ReductionContext) -> Floa
 def test_sums_beyond_float32_give_the_same_codes(backend: str, values: tuple[int, ...], float32: bool) -> None:
     """All of a block's energy in one element, or in one or two coordinates of the rotation: the largest sums."""
     table = LookupTable(values, 2.0**-6.75)
-    assert DeviceTable.of(values, table.bound, CPU).exact_float is float32
+    assert DeviceTable.from_values(values, table.bound, CPU).exact_float is float32
     numpy, tensors = stochastic(1, backend, table)
     context, rng = ReductionContext(3, 4, 0), np.random.default_rng(5)
     delta = np.zeros((2, 1024))
@@ -297,7 +297,7 @@ def test_classes_end_at_their_bounds(backend: str, workers: int, bits: int) -> N
         Kernels().dither_decode(payloads, bitmaps, factors, given, form, keys, right)
         out = torch.empty((blocks, 1024))
         taken = contributors(TorchThc(host_thc(workers, bits=bits), backend="torch"), bitmaps)
-        tensors = (torch.from_numpy(payloads), taken, torch.from_numpy(factors), DeviceDither.of(given, CPU))
+        tensors = (torch.from_numpy(payloads), taken, torch.from_numpy(factors), DeviceDither.from_dither(given, CPU))
         assert load_torch_kernels(backend, CPU).dither_decode(*tensors, form, keys, out).item() == 0
         assert out.numpy().tobytes() == right.tobytes()
 
@@ -305,7 +305,7 @@ def test_classes_end_at_their_bounds(backend: str, workers: int, bits: int) -> N
 def test_cells_give_the_code_of_every_position() -> None:
     """At both ends of each cell, with random bits below, at and above what rounds up."""
     for values in ODD_TABLES:
-        cells = DeviceTable.of(values, 3.0, CPU).cells.tolist()
+        cells = DeviceTable.from_values(values, 3.0, CPU).cells.tolist()
         for cell in range(128):
             for q in (cell << 16, (cell << 16) + 12345, (cell + 1 << 16) - 1):
                 for u in (0, 1, 777, 65535):
@@ -318,7 +318,7 @@ def test_cells_give_the_code_of_every_position() -> None:
 def test_the_best_tables_of_four_workers_and_more_rotate_in_float32() -> None:
     for workers in range(4, 18):
         table = best_table(workers)
-        assert DeviceTable.of(table.values, table.bound, CPU).exact_float
+        assert DeviceTable.from_values(table.values, table.bound, CPU).exact_float
 
 
 def clamped(v: NDArray[np.int64], dtype: type) -> NDArray[np.int64]:

@@ -21,19 +21,19 @@ from hopsum.codec.backends.jit import f32, filled, i16, i32, i64, inner, kernel,
 from hopsum.codec.backends.thc_kernels import (
     TURNS,
     block_key,
+    claim_blocks,
     clamp,
     copy,
     fill_strides,
     fractions,
     last_stages,
     middle_stages,
-    mixed,
+    mix_bits,
     rotate,
-    rows_of,
     shift_up,
     sign_lanes,
-    take,
-    take_off,
+    step_loop,
+    subtract_row,
     to_codes8,
     to_payload8,
 )
@@ -74,7 +74,7 @@ def _shared_bits(key: int, shared: Bytes) -> None:
     low, high = u32(key), u32(key >> u64(32))
     bits = scratch(128, u32)
     for lane in range(128):
-        bits[lane] = mixed(u32(u32(u32(lane) * u32(LANE_STRIDE)) + low), high)
+        bits[lane] = mix_bits(u32(u32(u32(lane) * u32(LANE_STRIDE)) + low), high)
     for nibble in range(8):
         here = shared[128 * nibble : 128 * nibble + 128]
         for lane in range(128):
@@ -138,7 +138,7 @@ def _look_up_words(_: Context, indices: Kind, table: Kind, out: Kind) -> Made:
     def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
         data = [array_data(context, builder, signature, arguments, at) for at in range(3)]
         low, high = (load(builder, data[1], at, _TABLE) for at in (0, LOOK_UP_BYTES))
-        with rows_of(builder, _ELEMENTS, _AT_ONCE) as (first, _count):
+        with step_loop(builder, _ELEMENTS, _AT_ONCE) as (first, _count):
             places = load(builder, data[0], first, _INDICES)
             lower = builder.zext(look_up(builder, low, places), _WORDS)
             upper = builder.zext(look_up(builder, high, places), _WORDS)
@@ -155,7 +155,7 @@ def _rotate_back(_: Context, w: Kind, spare: Kind, lanes: Kind, factor: Kind, ou
     def generate(context: Context, builder: Builder, signature: Kind, arguments: Sequence[Value]) -> Value:
         data = {at: array_data(context, builder, signature, arguments, at) for at in (0, 1, 2, 4)}
         columns, kind = _ELEMENTS // 16, vector(ir.IntType(16), 16)
-        with rows_of(builder, columns, 16) as (column, _count):
+        with step_loop(builder, columns, 16) as (column, _count):
             # 16 rows of the wire's order, as thc_kernels has them.
             places = [builder.add(column, column.type(columns * row)) for row in range(16)]
             done = transpose(builder, hadamard(builder, [load(builder, data[0], at, kind) for at in places]))
@@ -189,14 +189,14 @@ def dither_encode(
 ) -> None:  # fmt: skip
     """Fill out with payloads of blocks of 1024 elements, rounded with a dither whose upper 4 bits all ranks know.
 
-    The table is the identity. `turns` and `own` are those of `take`.
+    The table is the identity. `turns` and `own` are those of `claim_blocks`.
     """
     a, spare, u = scratch(_ELEMENTS, i32), scratch(_ELEMENTS, i32), scratch(_ELEMENTS, i32)
     row, codes, shared = scratch(_ELEMENTS, f32), scratch(_ELEMENTS, u8), scratch(_ELEMENTS, u8)
     lanes, strides = scratch(32, u32), scratch(_ELEMENTS, u32)
     fill_strides(strides)
     half, top, ahead = i32(granularity << 15), i32(granularity << 16), i32(shift)
-    first, end = take(turns, own, x.shape[0])
+    first, end = claim_blocks(turns, own, x.shape[0])
     while first < end:
         for block in range(first, end):
             copy(x[block], row)
@@ -213,7 +213,7 @@ def dither_encode(
                 dithered = i32(a[j] + i32(i32(u[j] & i32(0xFFF)) | i32(known << i32(12))))
                 codes[j] = u8(dithered >> i32(16))
             _pack(codes, bits, group, out[block])
-        first, end = take(turns, own, x.shape[0])
+        first, end = claim_blocks(turns, own, x.shape[0])
 
 
 _DEQUANTIZE = (
@@ -228,7 +228,7 @@ def dither_dequantize(
 ) -> None:  # fmt: skip
     """Fill out with the decoded payloads of one rank, or subtract these from it.
 
-    `known`, int8[16], is the rank's row of `Dither.own`. `turns` and `own` are those of `take`.
+    `known`, int8[16], is the rank's row of `Dither.own`. `turns` and `own` are those of `claim_blocks`.
     """
     codes, shared, lanes = scratch(_ELEMENTS, u8), scratch(_ELEMENTS, u8), scratch(32, u32)
     w, dithers, spare = scratch(_ELEMENTS, i16), scratch(_ELEMENTS, i16), scratch(_ELEMENTS, i16)
@@ -237,7 +237,7 @@ def dither_dequantize(
     for code in range(LOOK_UP_BYTES):
         _split(unit * code - unit * granularity // 2, code, values)
         _split(known[code], code, offsets)
-    first, end = take(turns, own, payloads.shape[0])
+    first, end = claim_blocks(turns, own, payloads.shape[0])
     while first < end:
         for block in range(first, end):
             _unpack(payloads[block], bits, group, codes)
@@ -249,10 +249,10 @@ def dither_dequantize(
             sign_lanes(block_key(rotation, block), lanes)
             _rotate_back(w, spare, lanes, factors[block], row)
             if subtract:
-                take_off(row, out[block])
+                subtract_row(row, out[block])
             else:
                 copy(row, out[block])
-        first, end = take(turns, own, payloads.shape[0])
+        first, end = claim_blocks(turns, own, payloads.shape[0])
 
 
 @inner
@@ -284,7 +284,7 @@ def dither_decode(
     """Fill out with decoded results of blocks of 1024 elements, and peaks with the largest whole sum of each block.
 
     Results are whole sums where `bounds` has one row or none, else codes of `bits` bits, whose peaks are 0. `turns` and
-    `own` are those of `take`.
+    `own` are those of `claim_blocks`.
 
     Args:
         known: int8[n, 16], `Dither.own`.
@@ -297,7 +297,7 @@ def dither_decode(
     requantized, classes = bounds.shape[0] > 1, bounds.shape[1] + 1
     bitmap, count, middle = u64(0), i64(0), i32((1 << bits) - 1)
     _known_sum(bitmap, known, offsets)
-    first, end = take(turns, own, results.shape[0])
+    first, end = claim_blocks(turns, own, results.shape[0])
     while first < end:
         for block in range(first, end):
             if contributors[block] != bitmap:
@@ -329,4 +329,4 @@ def dither_decode(
             sign_lanes(block_key(rotation, block), lanes)
             _rotate_back(w, spare, lanes, factors[block], row)
             copy(row, out[block])
-        first, end = take(turns, own, results.shape[0])
+        first, end = claim_blocks(turns, own, results.shape[0])

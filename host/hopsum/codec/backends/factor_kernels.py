@@ -3,7 +3,7 @@
 
 gram          products of float32 in float64, which are exact. 16 running sums over the length, then the upper half
               onto the lower
-triangle      Cholesky's factor of the cosines, and its inverse, float64, element after element
+fill_weights  Cholesky's factor of the cosines, and its inverse, float64, element after element
 combine       float64, in the order of the columns, rounded once
 reconstruct   float32, in the order of the columns: one multiplication, one addition
 """
@@ -43,7 +43,7 @@ class FactorKernels:
             sums = sums[:, :, :half] + sums[:, :, half : 2 * half]
         return np.ascontiguousarray(sums[:, :, 0])
 
-    def triangle(self, gram: Doubles, weights: Doubles) -> int:
+    def fill_weights(self, gram: Doubles, weights: Doubles) -> int:
         """Fill weights, float64[r, r], by which `combine` makes columns orthonormal. Return how many are dependent.
 
         A dependent column lies in the span of those before it. Its weights are zero.

@@ -176,7 +176,10 @@ class LazyKernel:
 
     @cached_property
     def address(self) -> int:
-        """The address of the machine code, for `call_at`. It is valid for the life of the process."""
+        """The address of the machine code, for `call_at`, valid for the life of the process.
+
+        The first use compiles or loads the code, and raises, as `compile` does.
+        """
         compiled: Any = self.compile()
         found = compiled.overloads[tuple(compiled.signatures[0])]
         address: int = found.library.get_pointer_to_function(found.fndesc.llvm_func_name)

@@ -144,8 +144,8 @@ class CodeTable(NamedTuple):
     """True where codes are values: T[z] = z. A table of more than 16 values is the identity."""
 
     @classmethod
-    def of(cls, values: tuple[int, ...]) -> CodeTable:
-        """Copy a table's values into an array."""
+    def from_values(cls, values: tuple[int, ...]) -> CodeTable:
+        """Return the table of these values, which are copied into an array."""
         return cls(np.array(values, np.uint8), values[-1] == len(values) - 1)
 
     @property

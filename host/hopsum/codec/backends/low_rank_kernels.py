@@ -205,7 +205,7 @@ class CompiledFactorKernels(FactorKernels):
         _gram(columns, made)
         return made
 
-    def triangle(self, gram: Doubles, weights: Doubles) -> int:
+    def fill_weights(self, gram: Doubles, weights: Doubles) -> int:
         dependent = np.zeros(1, np.int64)
         _triangle(gram, np.empty_like(gram), np.empty(len(gram)), weights, dependent)
         return int(dependent[0])

@@ -18,7 +18,7 @@ from hopsum.codec.backends import dither_kernels, range_kernels, stream_kernels,
 from hopsum.codec.backends.jit import LazyKernel, f32, f64, filled, i32, inner, kernel, read, u8, u32
 from hopsum.codec.backends.kernels import TWO_SHOT_LARGEST, BlockKeys, CodeTable, Form, Kernels, StreamPlan
 from hopsum.codec.backends.stream_kernels import ChunkRun
-from hopsum.codec.backends.thc_kernels import TURNS, take
+from hopsum.codec.backends.thc_kernels import TURNS, claim_blocks
 from hopsum.codec.backends.threads import MIN_THREAD_BYTES, run_parallel
 from hopsum.codec.dither import Dither
 from hopsum.codec.interface import Bitmaps, Bytes, ChunkStream, Doubles, Floats, Ints, Words, address_of
@@ -38,7 +38,7 @@ def swap(word: int) -> int:
 
 @kernel(read(_U32, 2), TURNS, _I64, filled(_U32, 1))
 def _peak_bits(bits: Words, turns: NDArray[np.int64], own: int, out: Words) -> None:
-    first, end = take(turns, own, bits.shape[0])
+    first, end = claim_blocks(turns, own, bits.shape[0])
     while first < end:
         for block in range(first, end):
             peak = u32(0)
@@ -46,12 +46,12 @@ def _peak_bits(bits: Words, turns: NDArray[np.int64], own: int, out: Words) -> N
                 # Magnitudes of floats have the order of their bits without the sign. NaN is above +inf.
                 peak = max(peak, u32(bits[block, j] & u32(0x7FFFFFFF)))
             out[block] = peak
-        first, end = take(turns, own, bits.shape[0])
+        first, end = claim_blocks(turns, own, bits.shape[0])
 
 
 @kernel(read(_F32, 2), read(_F32, 1), _F32, TURNS, _I64, filled(_U32))
 def _fixed_encode(x: Floats, scales: Floats, limit: float, turns: NDArray[np.int64], own: int, out: Words) -> None:
-    first, end = take(turns, own, x.shape[0])
+    first, end = claim_blocks(turns, own, x.shape[0])
     while first < end:
         for block in range(first, end):
             scale = scales[block]
@@ -59,18 +59,18 @@ def _fixed_encode(x: Floats, scales: Floats, limit: float, turns: NDArray[np.int
                 # A block beyond its range (ranges that came too late) is clamped: the integer sum must not wrap.
                 value = min(max(x[block, j] * scale, -limit), limit)
                 out[block, j] = swap(u32(i32(np.rint(value))))
-        first, end = take(turns, own, x.shape[0])
+        first, end = claim_blocks(turns, own, x.shape[0])
 
 
 @kernel(read(_U32, 2), read(_F64, 1), TURNS, _I64, filled(_F32))
 def _fixed_decode(lanes: Words, divisors: Doubles, turns: NDArray[np.int64], own: int, out: Floats) -> None:
-    first, end = take(turns, own, lanes.shape[0])
+    first, end = claim_blocks(turns, own, lanes.shape[0])
     while first < end:
         for block in range(first, end):
             divisor = divisors[block]
             for j in range(256):
                 out[block, j] = f32(f64(i32(swap(lanes[block, j]))) / divisor)
-        first, end = take(turns, own, lanes.shape[0])
+        first, end = claim_blocks(turns, own, lanes.shape[0])
 
 
 @kernel(read(_F32, 1), _I64, TURNS, _I64, filled(_U8))
@@ -78,7 +78,7 @@ def _two_shot_encode(x: Floats, bits: int, turns: NDArray[np.int64], own: int, o
     # A block passes through arrays that stay in the first cache, so memory is read and written once.
     row, codes, most = np.empty(512, f32), np.empty(512, i32), i32((1 << (bits - 1)) - 1)
     words = row.view(np.uint32)
-    first, end = take(turns, own, out.shape[0])
+    first, end = claim_blocks(turns, own, out.shape[0])
     while first < end:
         for block in range(first, end):
             # Slices, here and below: with an index that might be negative there is no vector code.
@@ -104,13 +104,13 @@ def _two_shot_encode(x: Floats, bits: int, turns: NDArray[np.int64], own: int, o
                 part, shift = codes[field * sent.shape[0] :], i32(field * bits)
                 for j in range(sent.shape[0]):
                     sent[j] |= u8(part[j] << shift)
-        first, end = take(turns, own, out.shape[0])
+        first, end = claim_blocks(turns, own, out.shape[0])
 
 
 @kernel(read(_U8, 2), _I64, _F32, TURNS, _I64, filled(_F32, 1))
 def _two_shot_add(blocks: Bytes, bits: int, factor: float, turns: NDArray[np.int64], own: int, out: Floats) -> None:
     codes, most, mask = np.empty(512, i32), i32((1 << (bits - 1)) - 1), i32((1 << bits) - 1)
-    first, end = take(turns, own, blocks.shape[0])
+    first, end = claim_blocks(turns, own, blocks.shape[0])
     while first < end:
         for block in range(first, end):
             here, sent = out[block * 512 : (block + 1) * 512], blocks[block, 4:]
@@ -121,7 +121,7 @@ def _two_shot_add(blocks: Bytes, bits: int, factor: float, turns: NDArray[np.int
             scale = f32(blocks[block, :4].view(np.float32)[0] * factor)
             for j in range(here.shape[0]):
                 here[j] += f32(f32(codes[j]) * scale)
-        first, end = take(turns, own, blocks.shape[0])
+        first, end = claim_blocks(turns, own, blocks.shape[0])
 
 
 _ENCODE: Final[dict[int, LazyKernel]] = {8: thc_kernels.encode8, 16: thc_kernels.encode16}
@@ -169,8 +169,8 @@ def _result_arrays(dither: Dither) -> tuple[NDArray[np.int32], NDArray[np.int16]
 class NumbaKernels(Kernels):
     """The compiled kernels. Any thread may call. The interpreter lock is released meanwhile.
 
-    Threads call a kernel once each and share the blocks in there (`take`): to come back to Python for every few blocks
-    costs about 7 us each time, and the interpreter lock.
+    Threads call a kernel once each and share the blocks in there (`claim_blocks`): to come back to Python for every few
+    blocks costs about 7 us each time, and the interpreter lock.
     """
 
     name = "numba"

@@ -11,7 +11,7 @@ from numba.core import cgutils
 from numpy.typing import NDArray
 
 from hopsum.codec.backends.jit import f32, f64, filled, kernel, read, scratch
-from hopsum.codec.backends.thc_kernels import TURNS, take
+from hopsum.codec.backends.thc_kernels import TURNS, claim_blocks
 from hopsum.codec.backends.vector_code import Builder, Context, Kind, Made, Value, array_data, ir, load, shuffle, vector
 from hopsum.codec.interface import Floats
 from hopsum_base.record_kernels import types
@@ -69,7 +69,7 @@ def root_mean_square(x: Floats, size: int, turns: NDArray[np.int64], own: int, o
     """Fill out with the root mean square of every block of `size` elements. The last one ends with zeros."""
     last = scratch(1024, f32)
     # Threads share the call: each takes blocks until none is left, so that a slow core delays the others by one turn.
-    first, end = take(turns, own, out.shape[0])
+    first, end = claim_blocks(turns, own, out.shape[0])
     while first < end:
         for block in range(first, end):
             here = x[block * size : (block + 1) * size]
@@ -78,14 +78,14 @@ def root_mean_square(x: Floats, size: int, turns: NDArray[np.int64], own: int, o
                     last[j] = here[j] if j < here.shape[0] else f32(0)
                 here = last[:size]
             out[block] = f32(np.sqrt(_sum_squares(here) / f64(size)))
-        first, end = take(turns, own, out.shape[0])
+        first, end = claim_blocks(turns, own, out.shape[0])
 
 
 @kernel(read(_F32, 1), read(_F32, 1), _I64, TURNS, _I64, filled(_F32, 1))
 def root_mean_square_of_sum(x: Floats, y: Floats, size: int, turns: NDArray[np.int64], own: int, out: Floats) -> None:
     """Fill out with the root mean square of every block of x + y, as `root_mean_square` of the sum."""
     last = scratch(1024, f32)
-    first, end = take(turns, own, out.shape[0])
+    first, end = claim_blocks(turns, own, out.shape[0])
     while first < end:
         for block in range(first, end):
             start, stop = block * size, (block + 1) * size
@@ -97,4 +97,4 @@ def root_mean_square_of_sum(x: Floats, y: Floats, size: int, turns: NDArray[np.i
                     last[j] = f32(left[j] + right[j]) if j < left.shape[0] else f32(0)
                 squares = _sum_squares(last[:size])
             out[block] = f32(np.sqrt(squares / f64(size)))
-        first, end = take(turns, own, out.shape[0])
+        first, end = claim_blocks(turns, own, out.shape[0])

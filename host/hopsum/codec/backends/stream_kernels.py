@@ -332,9 +332,10 @@ def _note_absent(run: ChunkRun, first: int, end: int, contributors: Numbers[int]
 
 @kernel(_I64, _I64, _I64, _I64, _I64)
 def decode(memory: int, first: int, end: int, results_at: int, contributors_at: int) -> None:
-    """Decode the sums of chunks first .. end - 1, which this rank has encoded, and settle them (protocol.md, W5).
+    """Decode the sums of chunks first .. end - 1, which this rank has encoded, into the mean.
 
-    Where a sum is impossible, it sets `has_fault` and settles nothing. The mean is undefined then.
+    With error feedback, contributions of this rank that the sums lack become a part of the residual (protocol.md, W5).
+    Where a sum is impossible, it sets `has_fault`, and changes nothing else but the mean, which is undefined then.
 
     Args:
         memory: address of the vector's ChunkRun.

@@ -102,7 +102,7 @@ def copy(a: NDArray[_E], b: NDArray[_E]) -> None:
 
 
 @inner
-def take(turns: NDArray[np.int64], own: int, blocks: int) -> tuple[int, int]:
+def claim_blocks(turns: NDArray[np.int64], own: int, blocks: int) -> tuple[int, int]:
     """Claim blocks for this thread alone, and return first and end; 0 and 0 if none is left.
 
     They are of the thread's own run, then of others' runs. Each thread has a run, because threads that take turns at
@@ -136,7 +136,7 @@ def block_key(key: int, block: int) -> int:
 
 
 @inner
-def mixed(bits: int, high: int) -> int:
+def mix_bits(bits: int, high: int) -> int:
     """Return the random bits of a lane.
 
     Args:
@@ -155,13 +155,13 @@ def sign_lanes(key: int, lanes: Words) -> None:
     """Fill the 32 lanes of sign bits of a block's rotation key."""
     low, high = u32(key), u32(key >> u64(32))
     for lane in range(32):
-        lanes[lane] = mixed(u32(u32(u32(lane) * u32(LANE_STRIDE)) + low), high)
+        lanes[lane] = mix_bits(u32(u32(u32(lane) * u32(LANE_STRIDE)) + low), high)
 
 
 # ---- encoding ---------------------------------------------------------------------------------------------
 
 
-def rows_of(builder: Builder, stop: int, step: int) -> Loop:
+def step_loop(builder: Builder, stop: int, step: int) -> Loop:
     """Return a loop of machine code over 0, step .. below stop: as fast as unrolled code, and compiled sooner."""
     index = ir.IntType(64)
     return cgutils.for_range_slice(builder, index(0), index(stop), index(step))
@@ -176,7 +176,7 @@ def _first_stages(builder: Builder, x: Value, scale: Value, lanes: Value, spare:
     """Scale x, float32[B], to integers with signs, and do the stages of strides B/8, B/4 and B/2 into spare."""
     # llvm.rint rounds half to even, as numpy's rint does. An instruction that adds 0.5 would split the ranks.
     rint = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_FLOATS, [_FLOATS]), "llvm.rint.v8f32")
-    with rows_of(builder, 32, 8) as (lane, _count):
+    with step_loop(builder, 32, 8) as (lane, _count):
         bits = load(builder, lanes, lane, _INTS)
         # The number of a sign's bit is a constant, so that LLVM shifts by it: a lane's elements are 32 apart.
         for first in range(0, elements // 8, 32):
@@ -197,7 +197,7 @@ def middle_stages(builder: Builder, spare: Value, kind: Kind, elements: int) -> 
         kind: the type of vectors in which the code works: 8 or 16 such integers.
         elements: B, the number of the block's elements.
     """
-    with rows_of(builder, elements, elements // 8) as (first, _count):
+    with step_loop(builder, elements, elements // 8) as (first, _count):
         # Strides here are multiples of 16: 16 neighbours go together, as one vector or as two.
         for base in range(0, 16, kind.count):
             places = [_behind(builder, first, at) for at in range(base, base + elements // 8, 16)]
@@ -209,7 +209,7 @@ def middle_stages(builder: Builder, spare: Value, kind: Kind, elements: int) -> 
 def _last_rows(builder: Builder, spare: Value, out: Value, elements: int) -> None:
     """Do the stages of strides 1 to 8, and write to out, int32[B], in the wire's order."""
     columns = elements // 16
-    with rows_of(builder, columns, 8) as (row, _count):
+    with step_loop(builder, columns, 8) as (row, _count):
         source = builder.mul(row, row.type(16))
         # Stride 8 lies between the halves of a row of 16. Strides 1 to 4 lie inside of 8 elements: 8 rows transposed
         # make them sums of vectors.
@@ -245,7 +245,7 @@ def rotate(_: Context, x: Kind, scale: Kind, lanes: Kind, spare: Kind, out: Kind
 
 @inner
 def fill_strides(strides: Words) -> None:
-    """Fill strides with each lane's number times LANE_STRIDE, for `mixed`: anew for each block costs a third of it."""
+    """Fill strides with each lane's number times LANE_STRIDE, for `mix_bits`: anew for each block takes long."""
     for lane in range(strides.shape[0]):
         strides[lane] = u32(u32(lane) * u32(LANE_STRIDE))
 
@@ -256,7 +256,7 @@ def fractions(key: int, strides: Words, u: Ints) -> None:
     low, high = u32(key), u32(key >> u64(32))
     for half in range(u.shape[0] // 512):
         for lane in range(256):
-            bits = mixed(u32(strides[256 * half + lane] + low), high)
+            bits = mix_bits(u32(strides[256 * half + lane] + low), high)
             u[512 * half + lane] = i32(bits & u32(0xFFFF))
             u[512 * half + 256 + lane] = i32(bits >> u32(16))
 
@@ -536,7 +536,7 @@ def _make_encode(elements: int) -> LazyKernel:
         fill_strides(strides)
         # q has 16 bits after the point: half the table is g/2 * 2^16, its end g * 2^16.
         half, top = i32(g << 15), i32(g << 16)
-        first, end = take(turns, own, x.shape[0])
+        first, end = claim_blocks(turns, own, x.shape[0])
         while first < end:
             for block in range(first, end):
                 # The vectors of the first stages are B/8 elements apart. In the buffer they hit the first-level cache.
@@ -559,7 +559,7 @@ def _make_encode(elements: int) -> LazyKernel:
                     to_payload8(codes, group, out[block])
                 else:
                     _to_payload16(codes, group, out[block])
-            first, end = take(turns, own, x.shape[0])
+            first, end = claim_blocks(turns, own, x.shape[0])
 
     return encode
 
@@ -636,7 +636,7 @@ def _centre_rows(builder: Builder, values: Value, middle: Value, spare: Value, b
     """Write the first four stages of 2 values - middle to spare, integers[B] of so many bits, in element order."""
     columns, kind = elements // 16, vector(ir.IntType(bits), 16)
     given = vector(values.type.pointee, 16)
-    with rows_of(builder, columns, 16) as (column, _count):
+    with step_loop(builder, columns, 16) as (column, _count):
         # 16 rows of the wire's order: coordinate c of the wire is row c mod B/16 * 16 + c div B/16 of H.
         rows = [load(builder, values, _behind(builder, column, columns * row), given) for row in range(16)]
         if given != kind:
@@ -652,7 +652,7 @@ def last_stages(
     builder: Builder, spare: Value, lanes: Value, factor: Value, out: Value, bits: int, elements: int
 ) -> None:
     """Do the last three stages, the signs and the factor, and write to out, float32[B]."""
-    with rows_of(builder, 32, 8) as (lane, _count):
+    with step_loop(builder, 32, 8) as (lane, _count):
         flips = load(builder, lanes, lane, _INTS)
         for first in range(0, elements // 8, 32):
             places = range(first, elements, elements // 8)
@@ -714,7 +714,7 @@ def _make_decode(elements: int) -> LazyKernel:
     ) -> None:
         wide, spare = scratch(elements, i32), scratch(elements, number)
         lanes, row = scratch(32, u32), scratch(elements, f32)
-        first, end = take(turns, own, sums.shape[0])
+        first, end = claim_blocks(turns, own, sums.shape[0])
         while first < end:
             for block in range(first, end):
                 if elements == 1024:  # a constant: numba compiles one of the two
@@ -730,7 +730,7 @@ def _make_decode(elements: int) -> LazyKernel:
                 sign_lanes(block_key(rotation, block), lanes)
                 _restore(values, number(counts[block] * g), spare, lanes, factors[block], row, elements)
                 copy(row, out[block])
-            first, end = take(turns, own, sums.shape[0])
+            first, end = claim_blocks(turns, own, sums.shape[0])
 
     return decode
 
@@ -739,7 +739,7 @@ decode8, decode16 = _make_decode(1024), _make_decode(512)
 
 
 @inner
-def take_off(row: Floats, out: Floats) -> None:
+def subtract_row(row: Floats, out: Floats) -> None:
     """Subtract a row from out, of the same size."""
     for j in range(out.shape[0]):
         out[j] = out[j] - row[j]
@@ -765,7 +765,7 @@ def _make_dequantize(elements: int) -> LazyKernel:
         if not identity:
             copy(table, padded[: last + 1])
             padded[last + 1 :] = u8(0)
-        first, end = take(turns, own, payloads.shape[0])
+        first, end = claim_blocks(turns, own, payloads.shape[0])
         while first < end:
             for block in range(first, end):
                 if elements == 1024:  # a constant: numba compiles one of the two
@@ -779,10 +779,10 @@ def _make_dequantize(elements: int) -> LazyKernel:
                 sign_lanes(block_key(rotation, block), lanes)
                 _restore(values, i16(g), spare, lanes, factors[block], row, elements)
                 if subtract:
-                    take_off(row, out[block])
+                    subtract_row(row, out[block])
                 else:
                     copy(row, out[block])
-            first, end = take(turns, own, payloads.shape[0])
+            first, end = claim_blocks(turns, own, payloads.shape[0])
 
     return dequantize
 

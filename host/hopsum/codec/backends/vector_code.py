@@ -170,7 +170,7 @@ def look_up(builder: Builder, table: Value, indices: Value) -> Value:
 
 
 def random_bits(builder: Builder, bits: Value, high: Value) -> Value:
-    """Return the random bits of lanes, int32, as `thc_kernels.mixed`."""
+    """Return the random bits of lanes, int32, as `thc_kernels.mix_bits`."""
 
     def folded(value: Value, shift: int) -> Value:
         return builder.xor(value, builder.lshr(value, constant(value.type, shift)))

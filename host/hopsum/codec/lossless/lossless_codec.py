@@ -173,6 +173,7 @@ class LosslessReduction(Reduction):
         super().__init__(x, context, feedback, **options)
 
     def on_results(self, results: Bytes, contributors: Bitmaps) -> None:
+        """Process the results of the phase. See `Reduction`. Sums that do not agree leave the phase to be repeated."""
         payloads = self._require_phase().payloads
         require_rows(results, len(payloads), payloads.shape[1], self.state.name.lower())
         require_ranges(contributors, len(results), "contributors instead of")

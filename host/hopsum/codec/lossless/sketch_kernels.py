@@ -15,7 +15,7 @@ too coarse for small vectors. Shifted blocks make one large hypergraph instead, 
 element on, whatever the block size (tests/host/codec/lossless/test_sketch_plan.py compares the two).
 
 A block must be much shorter than a third: two dense blocks overlap in runs, and few runs make a small hypergraph
-again. `SketchLayout.of` shortens blocks to at most a thirty-second of a third.
+again. `SketchLayout.with_blocks` shortens blocks to at most a thirty-second of a third.
 
 Kernels. Backends make the same bytes: all sums are integers modulo 2^32.
 
@@ -53,8 +53,8 @@ class SketchLayout(NamedTuple):
     key: int
 
     @classmethod
-    def of(cls, third: int, block_elements: int, key: int) -> SketchLayout:
-        """Make a layout with blocks of at most `block_elements`, a power of two."""
+    def with_blocks(cls, third: int, block_elements: int, key: int) -> SketchLayout:
+        """Return a layout with blocks of at most `block_elements`, a power of two, and of at most 1/32 of a third."""
         # At least 32 blocks to a third: fewer make a hypergraph that peels badly.
         longest = max(0, third.bit_length() - 1 - _BLOCKS_PER_THIRD_BITS)
         return cls(third, min(block_elements.bit_length() - 1, longest), key)
@@ -65,7 +65,7 @@ class SketchLayout(NamedTuple):
         return 3 * self.third
 
 
-def places(members: Words, layout: SketchLayout) -> tuple[NDArray[np.int64], Words]:
+def cells_and_signs(members: Words, layout: SketchLayout) -> tuple[NDArray[np.int64], Words]:
     """Return the cells of elements, int64[3, members], and the signs, uint32[3, members]: 1 or 2^32 - 1."""
     numbers = members.astype(np.uint64)
     hashes = mix_keys(layout.key, numbers >> np.uint64(layout.block_shift))
@@ -164,7 +164,7 @@ class SketchKernels:
     def peel(self, members: Words, layout: SketchLayout, order: Words) -> int:
         """Return how many edges peel. `order` then has these first, then the others, ascending."""
         # Per round: cells of one edge, from the number of edges of each cell and the sum of their numbers.
-        cells, _ = places(members, layout)
+        cells, _ = cells_and_signs(members, layout)
         edges = np.arange(members.size)
         # The number of edges of each cell, and the sum of their numbers: the sum names the edge where the number is 1.
         degrees = np.bincount(cells.reshape(-1), minlength=layout.cells)
@@ -191,14 +191,14 @@ class SketchKernels:
     def add(self, values: Ints, members: Words, layout: SketchLayout, cells: Words) -> None:
         """Add each value, with a sign by the hash of its index, to its three of `cells`, uint32[layout.cells]."""
         # Modulo 2^32, so that the sign is a factor.
-        where, signs = places(members, layout)
+        where, signs = cells_and_signs(members, layout)
         # Unsigned: sums wrap modulo 2^32, as the switch's do.
         np.add.at(cells, where, signs * values.view(np.uint32))
 
     def solve(self, cells: Words, members: Words, layout: SketchLayout, order: Words, out: Ints) -> None:
         """Fill `out` at the edges of `order`, all of which peel, and take them from the cells, which are changed."""
         # Edges of one round do not share the cells that they are alone in.
-        where, signs = places(members, layout)
+        where, signs = cells_and_signs(members, layout)
         values = out.view(np.uint32)
         # Round by round: an edge can be solved once all edges before it have left its cells.
         for entries in np.split(order, np.flatnonzero(order & np.uint32(4))[1:]):

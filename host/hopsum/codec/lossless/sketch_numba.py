@@ -32,7 +32,7 @@ def _splitmix64(value: int) -> int:
 
 @inner
 def _cell(bits: int, j: int, column: int, third: int) -> int:
-    # As `places` in sketch_kernels.py, without a division.
+    # As `cells_and_signs` in sketch_kernels.py, without a division.
     start = (i64((bits >> u64(20 * j)) & u64(0xFFFFF)) * third) >> i64(20)
     place = start + column
     if place >= third:

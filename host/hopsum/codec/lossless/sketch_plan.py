@@ -186,7 +186,7 @@ def _size_segment(kernels: SketchKernels, members: Words, run: slice, gamma: flo
     for attempt in range(_ATTEMPTS if gamma and part.size else 0):
         # A sixteenth of gamma more at each attempt, and other hash functions.
         third = ceil(gamma * part.size * (_GROWTH + attempt) / _GROWTH / 3)
-        layout = SketchLayout.of(third, BLOCK_ELEMENTS, derive_key(key, attempt))
+        layout = SketchLayout.with_blocks(third, BLOCK_ELEMENTS, derive_key(key, attempt))
         peeled = kernels.peel(part, layout, order)
         # Few that do not peel are cheaper as packed lanes than a larger sketch is for all.
         if part.size - peeled <= part.size // _PACKED_SHARE:

@@ -64,8 +64,8 @@ class DeviceTable:
     """
 
     @classmethod
-    def of(cls, values: tuple[int, ...], bound: float, device: torch.device) -> DeviceTable:
-        """Copy a table to a device.
+    def from_values(cls, values: tuple[int, ...], bound: float, device: torch.device) -> DeviceTable:
+        """Return the table of these values on a device.
 
         Args:
             values: T[0..], rising from 0 to g; codes that there are not stand for the last value.
@@ -114,8 +114,8 @@ class DeviceDither:
     """float32[ranks + 1, CLASSES, 16], see `ResultValues`. It has no rows where results are whole sums."""
 
     @classmethod
-    def of(cls, dither: Dither, device: torch.device) -> DeviceDither:
-        """Copy a dither to a device."""
+    def from_dither(cls, dither: Dither, device: torch.device) -> DeviceDither:
+        """Return a copy of a dither on a device."""
         offsets = dither.own.astype(np.float32) + dither.unit * dither.granularity // 2
         bounds, values = np.empty((0, CLASSES - 1), np.int32), np.empty((0, CLASSES, SHARES), np.float32)
         if dither.results is not None:

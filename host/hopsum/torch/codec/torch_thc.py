@@ -65,15 +65,18 @@ class TorchThc:
         self.table, self.dither, self.op, self.lookup = codec.table, codec.dither, codec.op, codec.lookup
         self.block_elements = codec.block_elements
         self.device = _device(device)
-        self.device_table = DeviceTable.of(self.table.values, self.table.bound, self.device)
-        self.device_dither = None if self.dither is None else DeviceDither.of(self.dither, self.device)
+        self.device_table = DeviceTable.from_values(self.table.values, self.table.bound, self.device)
+        self.device_dither = None if self.dither is None else DeviceDither.from_dither(self.dither, self.device)
         requantized = self.dither is not None and self.dither.results is not None
         self.form = Form(code_bits=self.bits, requantized=requantized)
         self.kernels: TorchKernels = load_torch_kernels(backend, self.device)
         self.backend = self.kernels.name
 
     def ranges(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the root mean square of each block, float32[blocks]; +inf where one is not finite or too large."""
+        """Return the root mean square of each block, float32[blocks]; +inf where one is not finite or too large.
+
+        Raises CodecError as `require_tensor_vector` does.
+        """
         require_tensor_vector(x, self.device)
         parts: list[torch.Tensor] = []
         self.by_rows(lambda _, rows: parts.append(self.kernels.root_mean_square(rows)), x)

@@ -16,7 +16,14 @@ from hopsum.codec import CodecError, CollectivePhase, ErrorFeedback, NonFiniteEr
 from hopsum.codec.interface import ReductionState
 from hopsum.codec.lossless import Lossless
 from hopsum.codec.lossless.lossless_codec import LosslessReduction
-from hopsum.codec.lossless.sketch_kernels import EDGE_SHIFT, RANGE_BLOCK, Bloom, SketchKernels, SketchLayout, places
+from hopsum.codec.lossless.sketch_kernels import (
+    EDGE_SHIFT,
+    RANGE_BLOCK,
+    Bloom,
+    SketchKernels,
+    SketchLayout,
+    cells_and_signs,
+)
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_wire import Op
 
@@ -315,7 +322,7 @@ def test_kernels_numba_equals_numpy(
     x = (sparse(elements, density, key % 1000) * 10.0**exponent).astype(np.float32)
     scales = np.ldexp(1.0, np.random.default_rng(elements).integers(-60, 126, -(-elements // RANGE_BLOCK)))
     scales = np.where(np.abs(scales) * np.abs(x).max() < 1 << 30, scales, 0).astype(np.float32)
-    layout, bloom = SketchLayout.of(third, block, key), Bloom(min(bits, 1 << 20), hashes, key ^ 1)
+    layout, bloom = SketchLayout.with_blocks(third, block, key), Bloom(min(bits, 1 << 20), hashes, key ^ 1)
     found = [everything(sketch_kernels(backend), x, scales, layout, bloom) for backend in ("numpy", "numba")]
     assert found[0] == found[1]
 
@@ -337,7 +344,7 @@ def test_blooms_of_any_size_agree() -> None:
 def test_sketches_do_not_change_by_accident(backend: str) -> None:
     """All ranks of a job must make the same sketch, whatever release they run."""
     kernels, members = sketch_kernels(backend), random_members(20_000, 0.1)
-    layout = SketchLayout.of(900, 1024, 0x0123_4567_89AB_CDEF)
+    layout = SketchLayout.with_blocks(900, 1024, 0x0123_4567_89AB_CDEF)
     cells = np.zeros(layout.cells, np.uint32)
     kernels.add(np.arange(members.size, dtype=np.int32) - 1000, members, layout, cells)
     assert hashlib.sha256(cells.tobytes()).hexdigest()[:16] == "b9946efb09b012cf"
@@ -375,7 +382,7 @@ def test_bitmaps_are_in_the_order_of_the_wire(backend: str, size: int) -> None:
 def test_an_integer_wraps_and_comes_back(backend: str) -> None:
     """Cells are sums modulo 2^32: values of any size come back, as long as the sums of the elements fit."""
     kernels, members = sketch_kernels(backend), np.arange(500, dtype=np.uint32)
-    layout = SketchLayout.of(220, 1024, 5)
+    layout = SketchLayout.with_blocks(220, 1024, 5)
     values = np.where(members % 2, np.int32(-(1 << 31)), np.int32((1 << 31) - 1)).astype(np.int32)
     order, found, cells = np.empty(500, np.uint32), np.zeros(500, np.int32), np.zeros(layout.cells, np.uint32)
     peeled = kernels.peel(members, layout, order)
@@ -388,8 +395,8 @@ def test_an_integer_wraps_and_comes_back(backend: str) -> None:
 
 def test_cells_of_an_element_are_distinct_and_their_distribution_is_flat() -> None:
     members = np.arange(200_000, dtype=np.uint32)
-    layout = SketchLayout.of(1000, 1, 77)
-    cells, signs = places(members, layout)
+    layout = SketchLayout.with_blocks(1000, 1, 77)
+    cells, signs = cells_and_signs(members, layout)
     assert (cells // 1000 == np.arange(3)[:, None]).all()
     for row in cells % 1000:
         counts = np.bincount(row, minlength=1000)
