@@ -31,7 +31,7 @@ class _Call(Protocol):
     elements: int
 
     def fits(self, feedback: Any) -> bool:
-        """Say whether an error feedback fits this vector."""
+        """Return whether an error feedback fits this vector."""
 
     def feedback(self) -> Any:
         """Return a new error feedback for this vector."""

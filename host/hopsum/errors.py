@@ -81,7 +81,7 @@ def why_unfinished(error: BaseException | None) -> str:
     return shorten(f"{name}: {text}", _WHY_CHARACTERS_MAX) if text else name
 
 
-def unhandled() -> BaseException | None:
+def unhandled_error() -> BaseException | None:
     """Return the unhandled exception that ends the program, or that ended a command of an interactive one, or None."""
     # sys.last_exc is of Python 3.12; before, the exception is sys.last_value.
     found: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)

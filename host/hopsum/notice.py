@@ -32,7 +32,7 @@ class WaitNotice:
         self._since_s = clock()
         self._said = ""
 
-    def say(self, what: str, left_s: float, setting: str, *, at_once: bool = False) -> None:
+    def log(self, what: str, left_s: float, setting: str, *, at_once: bool = False) -> None:
         """Log a WARNING about the wait if it has lasted AFTER_S and its cause is not that of the last line.
 
         Args:
@@ -51,7 +51,7 @@ class WaitMonitor:
     """One wait after the other, each logged once if it is long. Not thread-safe.
 
     Args:
-        log: gets a WARNING from `check` once the wait has lasted `AFTER_S`, and one from `over` when such a wait ends.
+        log: gets a WARNING from `check` once the wait has lasted `AFTER_S`, and one from `end` when such a wait ends.
         who: begins both lines, for example "rank 3".
         clock: monotonic seconds.
     """
@@ -87,7 +87,7 @@ class WaitMonitor:
         left += f", {sooner}" if sooner else ""
         self._log.warning("%s has waited %.0f s for %s; it waits %s", self._who, lasted_s, awaited(), left)
 
-    def over(self, outcome: str = "has ended its wait") -> None:
+    def end(self, outcome: str = "has ended its wait") -> None:
         """Log the end of the wait if the wait was logged. Another wait begins now.
 
         Args:
@@ -99,7 +99,7 @@ class WaitMonitor:
 
 
 @contextmanager
-def telling(text: str, after_s: float = AFTER_S) -> Iterator[None]:
+def log_if_slow(text: str, after_s: float = AFTER_S) -> Iterator[None]:
     """Log a text at INFO, once, when the block has lasted `after_s`. For a `with` statement."""
     # A timer thread, because the block may keep this thread in machine code for half a minute.
     timer = threading.Timer(after_s, _log.info, (text,))

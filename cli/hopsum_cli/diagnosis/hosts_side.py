@@ -33,7 +33,7 @@ from hopsum.connection.url import split_url
 from hopsum.errors import HopsumError
 from hopsum.hosts.children import Children, start_switch
 from hopsum.hosts.host_address import INTERFACE_VARIABLE, MASTER_VARIABLE, choose_address
-from hopsum.hosts.reach import ReachEcho, arrive_together, require_reachable
+from hopsum.hosts.reach import ReachEcho, gso_arrives, require_reachable
 from hopsum.transport.offload import probe_offload
 from hopsum_base import interfaces
 from hopsum_cli.diagnosis import host_checks
@@ -187,7 +187,7 @@ class _HostExamination:
         if not probe_offload().segment:
             return passed("gso", "this kernel does not send datagrams together: single ones do")
         with ReachEcho(self.ip) as echo:
-            arrive = arrive_together(self.ip, {0: echo.place}, try_s=self._answer_s)
+            arrive = gso_arrives(self.ip, {0: echo.place}, try_s=self._answer_s)
         if arrive:
             return passed("gso", "datagrams that are sent together (UDP_SEGMENT) arrive here")
         fix = "set gso='off' (HOPSUM_GSO=off) on this host; a newer kernel may mend it"

@@ -21,7 +21,7 @@ from hopsum.config import Config, ConfigError
 from hopsum.connection.controller_url import controller_at
 from hopsum.errors import HopsumError
 from hopsum.rpc.channel import CALL_S, Channel, ControllerAddress, ControllerError, ControllerUnreachableError
-from hopsum.rpc.controller_job import leaf_of, source_towards
+from hopsum.rpc.controller_job import source_towards, switch_address
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum.rpc.member_client import MemberClient
 from hopsum_base import interfaces
@@ -63,7 +63,7 @@ def examine_url(config: Config, patience: Patience) -> DiagnosisReport:
     with channel:
         try:
             located = MemberClient(channel, job, token).locate(CALL_S)
-            send_to = leaf_of(located, config.ip)
+            send_to = switch_address(located, config.ip)
             source, window = _member_here(channel, job, token, config.rank)
         except ControllerUnreachableError as error:
             fix = "start it (hopsum controller), give the address where it listens, and ask with TLS where it has TLS"

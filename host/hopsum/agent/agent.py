@@ -39,7 +39,7 @@ from hopsum.agent.phase_order import END_GROUP, ResumeCommand
 from hopsum.agent.shards import continuations_of, open_transport
 from hopsum.agent.task import Task
 from hopsum.codec import WITH_CODES, Codec, CodecError, ReductionContext, job_tables, make_codec, parse_codec
-from hopsum.errors import HopsumError, WorkersReplacedError, unhandled, why_unfinished
+from hopsum.errors import HopsumError, WorkersReplacedError, unhandled_error, why_unfinished
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 from hopsum.protocol.worker import Timing
@@ -122,7 +122,7 @@ class Agent(Communicator):
         """The futures of submitted vectors, some of which may be done."""
         # fork() copies the object, not the threads: only this process may close it. An earlier exception is not the
         # reason for this agent's end.
-        self._process, self._unhandled = os.getpid(), unhandled()
+        self._process, self._unhandled = os.getpid(), unhandled_error()
         self._generations = Generations(membership, rank)
         self._submitted = self._generations.allreduces
         self._engine = AllReduceEngine(
@@ -250,7 +250,7 @@ class Agent(Communicator):
             atexit.unregister(self._close_at_exit)
 
     def _close_at_exit(self) -> None:
-        error = unhandled()
+        error = unhandled_error()
         if error is not self._unhandled and os.getpid() == self._process:
             self._abandon(why_unfinished(error))
         self.close()

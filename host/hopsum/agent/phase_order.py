@@ -108,10 +108,10 @@ class PhaseOrder:
         task, waits_for_follower = next_in_stream(self.tasks, overlap=self.overlap)
         if not waits_for_follower:
             if self._alone_since is not None:
-                self._monitor.over()
+                self._monitor.end()
             self._alone_since = None
         elif self._alone_since is None:
-            self._monitor.over()
+            self._monitor.end()
             self._alone_since = time.monotonic()
         return task
 

@@ -118,7 +118,7 @@ class ShardWatch:
 
     def _begin_wait(self) -> None:
         self._results, self._ask_in_s = self._counts.worker.results, ASK_S
-        self._waiting.over()
+        self._waiting.end()
 
     def _say_absence(self) -> None:
         absence = self._shard.worker.watch.absences.refused

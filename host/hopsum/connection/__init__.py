@@ -118,7 +118,7 @@ def open_config(config: Config, hooks: Hooks = Hooks()) -> Communicator:  # noqa
 
 def _arrival(config: Config, parts: SplitResult) -> Arrival:
     """Return the first message of this rank to the others: the URL that it opens, its settings, and its host."""
-    from hopsum.hosts.host_address import host_name
+    from hopsum.hosts.host_address import host_id
 
     query = "&".join(sorted(parts.query.split("&"))) if parts.scheme == "hosts" else ""
     opens = {
@@ -126,7 +126,7 @@ def _arrival(config: Config, parts: SplitResult) -> Arrival:
         # Files and addresses of a job differ between ranks, and so does the name of a group.
         "local_group": {"": "off", "auto": "auto"}.get(config.local_group, "by name"),
     }
-    return Arrival({**opens, **shared_settings(config)}, host_name(), config.local_group)
+    return Arrival({**opens, **shared_settings(config)}, host_id(), config.local_group)
 
 
 def _patience(config: Config, parts: SplitResult, hooks: Hooks) -> WaitLimit | None:

@@ -35,4 +35,4 @@ def open_collective(config: Config, parts: SplitResult, hooks: Hooks) -> Communi
     if workers > MAX_WORKERS:
         raise ConfigError(f"collective://{kind}: {workers} ranks; a sum has at most {MAX_WORKERS} workers")
     codec = codec_of(config, workers)
-    return CollectiveCommunicator.of(kind, hooks.group, codec=codec, seed=config.seed, timeout_s=config.deadline_s)
+    return CollectiveCommunicator.create(kind, hooks.group, codec=codec, seed=config.seed, timeout_s=config.deadline_s)

@@ -13,7 +13,7 @@ from hopsum.config import Config
 from hopsum.connection.open_agent import Hooks, codec_for_job, open_agent, record_settings
 from hopsum.connection.url import UrlError, on_or_off, query_of, split_url
 from hopsum.rpc.channel import ControllerAddress
-from hopsum.rpc.controller_job import open_job, token_of
+from hopsum.rpc.controller_job import job_token, open_job
 
 
 def open_controller_job(config: Config, parts: SplitResult, hooks: Hooks) -> Communicator:
@@ -56,7 +56,7 @@ def _controller_at(config: Config, parts: SplitResult) -> tuple[ControllerAddres
     job = unquote(parts.path.strip("/"))
     if not parts.hostname or not parts.port or not job:
         raise UrlError(f"URL {config.url!r}: a controller's job is hopsum://HOST:PORT/JOB")
-    token = token_of(config, query.get("token_file", config.token_file))
+    token = job_token(config, query.get("token_file", config.token_file))
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     address = ControllerAddress.of(
         f"{host}:{parts.port}",

@@ -47,12 +47,12 @@ def open_over_hosts(config: Config, parts: SplitResult, hooks: Hooks) -> Communi
     config = replace(config, rank=meeting.rank)
     if meeting.workers > MAX_WORKERS:
         raise ConfigError(f"hosts://: {meeting.workers} ranks; a sum has at most {MAX_WORKERS} workers")
-    if (fewest := query.get("min_workers")) is not None:
-        require_range(config, "min_workers", fewest, 1, meeting.workers)
-        if (count := meeting.workers * (1 + spare_switches(meeting.workers, fewest))) > MAX_SWITCHES:
+    if (least_hosts := query.get("min_workers")) is not None:
+        require_range(config, "min_workers", least_hosts, 1, meeting.workers)
+        if (count := meeting.workers * (1 + spare_switches(meeting.workers, least_hosts))) > MAX_SWITCHES:
             raise ConfigError(
-                f"hosts://?min_workers={fewest}: any {fewest} of {meeting.workers} hosts need {count} switches in all, "
-                f"there are {MAX_SWITCHES} at most: raise min_workers"
+                f"hosts://?min_workers={least_hosts}: any {least_hosts} of {meeting.workers} hosts need {count} "
+                f"switches in all, there are {MAX_SWITCHES} at most: raise min_workers"
             )
     # Tables and kernels first: from the meeting on, every rank waits for the slowest one.
     codec = codec_of(config, meeting.workers)
@@ -61,4 +61,4 @@ def open_over_hosts(config: Config, parts: SplitResult, hooks: Hooks) -> Communi
         make_agent = partial(open_agent, config, hooks)
         return open_job(config, address, job, token, make_codec=lambda _, __: codec, make_agent=make_agent, kept=kept)
 
-    return open_hosts(config, meeting, codec, slots=query.get("slots"), fewest=fewest, open_job=join)
+    return open_hosts(config, meeting, codec, slots=query.get("slots"), least_hosts=least_hosts, open_job=join)

@@ -16,7 +16,7 @@ from hopsum.codec.backends.kernels import KernelCodec
 from hopsum.codec.registry import BUILT_IN, parse_codec, require_options
 from hopsum.compile_ahead import compile_ahead, compiles_in_child
 from hopsum.config import Config, ConfigError
-from hopsum.notice import telling
+from hopsum.notice import log_if_slow
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import DatagramLink
 from hopsum_wire.membership import JobMembership, RankEndpoint
@@ -49,7 +49,7 @@ def settings_of(comm: Communicator) -> Config:
 
 
 def has_settings(comm: Communicator) -> bool:
-    """Say whether the settings of a communicator are kept already."""
+    """Return whether the settings of a communicator are kept already."""
     return comm in _settings
 
 
@@ -69,7 +69,7 @@ def codec_of(config: Config, workers: int) -> Codec:
     given |= config.codec_options
     if config.backend == "auto" and compiles_in_child() and parse_codec(config.codec).name in BUILT_IN:
         return make_codec_at_once(**given)
-    with telling(slow):
+    with log_if_slow(slow):
         return make_codec(**given, backend=config.backend)
 
 

@@ -50,7 +50,7 @@ def choose_address(ip: str, environment: Mapping[str, str]) -> str:
         return str(asker.getsockname()[0])
 
 
-def host_name() -> str:
+def host_id() -> str:
     """Return a text that only processes of this host and network namespace have: boot id and namespace number."""
     # Two containers of one host have one boot id and different namespaces: they reach each other by the network only.
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

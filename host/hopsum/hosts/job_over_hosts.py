@@ -32,11 +32,11 @@ from typing import Any, Final
 from hopsum.agent import Communicator, CommunicatorStatistics
 from hopsum.codec import Codec, job_tables
 from hopsum.config import Config, ConfigError
-from hopsum.errors import unhandled, why_unfinished
+from hopsum.errors import unhandled_error, why_unfinished
 from hopsum.hosts.children import ADDRESS_FILE, TOKEN_FILE, ChildError, Children, EmbeddedSwitch, start_switch
 from hopsum.hosts.host_address import choose_address
 from hopsum.hosts.lost_hosts import replace_s, spare_switches, watch_hosts
-from hopsum.hosts.reach import ReachEcho, Responder, arrive_together, require_reachable
+from hopsum.hosts.reach import ReachEcho, Responder, gso_arrives, require_reachable
 from hopsum.meeting import Meeting, MeetingError
 from hopsum.protocol.stream import slots_for
 from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
@@ -63,7 +63,7 @@ Open = Callable[[Config, ControllerAddress, str, str, ExitStack], Communicator]
 
 
 def open_hosts(
-    config: Config, meeting: Meeting, codec: Codec, *, slots: int | None, fewest: int | None = None, open_job: Open
+    config: Config, meeting: Meeting, codec: Codec, *, slots: int | None, least_hosts: int | None = None, open_job: Open
 ) -> Communicator:
     """Set up a job over the ranks' own hosts, join it, and return the communicator. All ranks call this together.
 
@@ -74,7 +74,7 @@ def open_hosts(
         meeting: of all ranks, which have arrived.
         codec: of the settings, for as many workers as the meeting has.
         slots: of the job at each shard. None: as many as the longest round trip between the ranks needs.
-        fewest: the least number of hosts with which the job continues, each with one rank. None: the job ends with
+        least_hosts: the least number of hosts with which the job continues, each with one rank. None: the job ends with
             any host.
         open_job: joins a job of a controller, given settings, address, job, token, and the stack to close afterwards.
 
@@ -87,10 +87,10 @@ def open_hosts(
         late = meeting.has_value("job", 0)
         places, round_trip_s, together = _reach(config, meeting, late)
         own_ip, leaders = places[meeting.rank].ip, [ranks[0] for ranks in meeting.ranks_by(lambda each: each.host)]
-        if fewest is not None and len(leaders) < len(places):
+        if least_hosts is not None and len(leaders) < len(places):
             raise MeetingError(
-                f"hosts://?min_workers={fewest}: {len(places)} ranks on {len(leaders)} hosts; start one rank on each "
-                "host, or leave min_workers out"
+                f"hosts://?min_workers={least_hosts}: {len(places)} ranks on {len(leaders)} hosts; start one rank on "
+                "each host, or leave min_workers out"
             )
         if config.gso == "auto" and not together:
             config = replace(config, gso="off")
@@ -106,7 +106,7 @@ def open_hosts(
         children = Children()
         kept.callback(children.close)
         gso = "off" if config.gso == "off" else "auto"
-        hosts, spare = len(leaders), spare_switches(len(leaders), fewest or len(leaders))
+        hosts, spare = len(leaders), spare_switches(len(leaders), least_hosts or len(leaders))
 
         def start_switches() -> list[EmbeddedSwitch]:
             numbers = range(leaders.index(meeting.rank), hosts * (1 + spare), hosts)
@@ -119,10 +119,10 @@ def open_hosts(
             size: dict[str, Any] = {"workers": meeting.workers, "slots": slots, "switch": _name(0)}
             if hosts > 1:
                 size |= {"switch": None, "shards": [*owners][:hosts]}
-            if fewest is not None:
-                size |= {"min_workers": fewest, "replace_s": replace_s(config.lease_s)}
+            if least_hosts is not None:
+                size |= {"min_workers": least_hosts, "replace_s": replace_s(config.lease_s)}
             target, token = _start_job(children, config, codec, secret, switches, hosts_of, **size)
-            if fewest is not None:
+            if least_hosts is not None:
                 kept.callback(watch_hosts(meeting, target, secret, owners))
             return target, token, config.lease_s
 
@@ -137,7 +137,7 @@ def open_hosts(
         # Rank 0 has the controller: it stays until the others have left the job, else they would see a broken lease.
         kept.callback(_leave, meeting)
         address = replace(ControllerAddress.of(target, tls=False), host_rank=0)
-        if fewest is not None:
+        if least_hosts is not None:
             # The controller gives up a host that vanishes, after its lease. Until then nobody ends for its silence.
             config = replace(config, unreachable_s=config.unreachable_s + lease_s)
         opened: list[Communicator] = []
@@ -162,7 +162,7 @@ def summary(done: CommunicatorStatistics) -> str:
 
 def _leave(meeting: Meeting) -> None:
     # An error that leaves the `with` of a communicator is not unhandled yet.
-    failed = why_unfinished(sys.exc_info()[1] or unhandled())
+    failed = why_unfinished(sys.exc_info()[1] or unhandled_error())
     meeting.leave(_FAILED_S if failed else LEAVE_S, waits=meeting.rank == 0)
 
 
@@ -185,7 +185,7 @@ def _reach(config: Config, meeting: Meeting, late: bool) -> tuple[list[Responder
         others = {rank: place for rank, place in enumerate(places) if rank != meeting.rank}
         trips_s = meeting.exchange("ways", lambda: require_reachable(own, others))
         # Every rank has said by now that it is reached. The echoes answer until all have tried this too.
-        together = meeting.exchange("together", lambda: arrive_together(own, others))
+        together = meeting.exchange("together", lambda: gso_arrives(own, others))
         return places, max(trips_s), together[meeting.rank]
 
 

@@ -26,12 +26,12 @@ MAX_SWITCHES: Final = 254
 _log: Final = logging.getLogger(__name__)
 
 
-def spare_switches(hosts: int, fewest: int) -> int:
-    """Return the number of spare switches of each host, so that any `fewest` hosts have a switch for each shard.
+def spare_switches(hosts: int, least_hosts: int) -> int:
+    """Return the number of spare switches of each host, so that any `least_hosts` hosts have a switch for each shard.
 
     A host's own switch is not counted.
     """
-    return -(-hosts // fewest) - 1
+    return -(-hosts // least_hosts) - 1
 
 
 def replace_s(lease_s: float) -> float:

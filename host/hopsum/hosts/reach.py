@@ -118,6 +118,7 @@ def require_reachable(own_ip: str, others: Mapping[int, Responder], *, try_s: fl
 
     Raises:
         ConfigError: ranks do not answer. The message names them, and the trial that failed.
+        OSError: `own_ip` is not this host's.
     """
     trips_s = {rank: min(found) for rank, found in _ask(own_ip, others, try_s)[0].items() if found}
     silent = sorted(set(others) - set(trips_s))
@@ -139,10 +140,11 @@ def require_reachable(own_ip: str, others: Mapping[int, Responder], *, try_s: fl
     return max(trips_s.values(), default=0.0)
 
 
-def arrive_together(own_ip: str, others: Mapping[int, Responder], *, try_s: float = TOGETHER_S) -> bool:
+def gso_arrives(own_ip: str, others: Mapping[int, Responder], *, try_s: float = TOGETHER_S) -> bool:
     """Return whether at least three quarters of the datagrams that this host sends together reach each other rank.
 
-    The ranks are reachable by single datagrams (`require_reachable`). True without others. Blocks for `try_s` at most.
+    They are sent in one system call (GSO). The ranks are reachable by single datagrams (`require_reachable`). True
+    without others. Blocks for `try_s` at most. Raises OSError if `own_ip` is not this host's.
     """
     # Every rank in an order of its own: else all would ask the same few first.
     mixed = dict(OWN_RANDOM.sample(list(others.items()), len(others)))
@@ -180,7 +182,7 @@ def _ask(
                 try:
                     asker.sendmsg([question] * together, cut, 0, (others[rank].ip, others[rank].udp_port))
                 except OSError:
-                    # The kernel does not refuse trains now and then.
+                    # The kernel does not refuse such batches now and then.
                     if together > 1:
                         return trips_s, counts
                     # A rank without a route is a rank that does not answer: the message names all of them together.

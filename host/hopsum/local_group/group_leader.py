@@ -37,7 +37,7 @@ from hopsum.errors import (
     why_unfinished,
 )
 from hopsum.local_group.host_ranks import LocalGroup, LocalRank, as_hopsum
-from hopsum.local_group.member_messages import Connection, SharedVector, error_of, error_to_json
+from hopsum.local_group.member_messages import Connection, SharedVector, error_from_json, error_to_json
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 from hopsum.serial.serial_communicator import call_in_words, require_agreement
 
@@ -295,7 +295,7 @@ class LocalGroupLeader(LocalRank):
         is_over = isinstance(error, MismatchError) or not isinstance(error, CollectiveError | WorkersReplacedError)
         for member in self._members.values():
             member.connection.send({"says": "failed", "number": task.number, "error": told, "over": is_over})
-        failed: HopsumError = error_of(told)
+        failed: HopsumError = error_from_json(told)
         if isinstance(error, NonFiniteError):
             failed = nonfinite_error(task.x, task.tensors, self.rank)
         failed.__cause__ = error

@@ -21,7 +21,7 @@ from hopsum.codec import Codec, CollectiveError, NonFiniteError
 from hopsum.codec.interface import Floats, nonfinite_error
 from hopsum.errors import AllReduceTimeoutError, HopsumError, RankLeftError
 from hopsum.local_group.host_ranks import LocalGroup, LocalRank
-from hopsum.local_group.member_messages import Connection, SegmentPool, SharedVector, error_of
+from hopsum.local_group.member_messages import Connection, SegmentPool, SharedVector, error_from_json
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 from hopsum.serial.serial_communicator import call_in_words
 
@@ -181,15 +181,15 @@ class LocalGroupMember(LocalRank):
         elif message["says"] == "state":
             self._state = attached
             if attached is None:
-                self._why_no_state = error_of(message["error"])
+                self._why_no_state = error_from_json(message["error"])
                 self._is_fetching.clear()
             self._is_fetched.set()
         elif message["says"] == "over":
-            self._end(error_of(message["error"]))
+            self._end(error_from_json(message["error"]))
         elif message["says"] == "begun":
             self._calls[message["number"]].begun = True
         elif message["says"] == "failed":
-            failed = error_of(message["error"])
+            failed = error_from_json(message["error"])
             if message["over"]:
                 self._end(failed)
             self._fail(self._calls.pop(message["number"]), failed)
@@ -208,7 +208,7 @@ class LocalGroupMember(LocalRank):
             # Copied out: the segment serves the next vector.
             mean = np.empty_like(task.x) if task.out is None else task.out
             np.copyto(mean, call.segment.vector(task.x.size))
-        self._pool.give(call.segment)
+        self._pool.release(call.segment)
         if contributors is None:
             workers = np.full(message["chunks"], message["contributors"], np.uint64)
         else:
@@ -221,7 +221,7 @@ class LocalGroupMember(LocalRank):
 
         After other errors the leader's error feedback has the vector.
         """
-        self._pool.give(call.segment)
+        self._pool.release(call.segment)
         if isinstance(error, CollectiveError):
             call.withdraw()
             self._counted.count(call.task.x.size, 0.0, skipped=True)

@@ -14,7 +14,7 @@ from hopsum.agent import Communicator, CommunicatorClosedError
 from hopsum.agent.task import Task
 from hopsum.codec import Codec
 from hopsum.errors import AllReduceError, HopsumError, name_ranks
-from hopsum.local_group.member_messages import Connection, over
+from hopsum.local_group.member_messages import Connection, generation_ended_error
 from hopsum.transport.link import Waker
 
 
@@ -114,7 +114,7 @@ class LocalRank(Communicator):
         self._waker.wake()
 
     def _why_over(self) -> HopsumError | None:
-        return None if self._failure is None else over(self._who, self._failure)
+        return None if self._failure is None else generation_ended_error(self._who, self._failure)
 
     def _serve(self) -> None:
         waiting = select.poll()

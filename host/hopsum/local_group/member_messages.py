@@ -73,7 +73,7 @@ class SegmentPool:
     def allocate(self, elements: int) -> tuple[SharedVector, int | None]:
         """Return a segment for at least so many elements, and its descriptor if the segment is new, else None.
 
-        The smallest free segment that fits is taken out of the pool until `give`. The other process needs the
+        The smallest free segment that fits is taken out of the pool until `release`. The other process needs the
         descriptor. The caller closes the descriptor. Raises OSError if there is not enough memory.
         """
         # Best fit: buckets of a model have few sizes, so after one step no segment is made any more.
@@ -92,7 +92,7 @@ class SegmentPool:
         self._made += 1
         return made, descriptor
 
-    def give(self, segment: SharedVector) -> None:
+    def release(self, segment: SharedVector) -> None:
         """Put a segment back into the pool. The other process no longer uses it."""
         self._free.append(segment)
 
@@ -179,7 +179,7 @@ def error_to_json(error: BaseException) -> dict[str, Any]:
     return {"kind": name, "text": str(error)[:_TEXT_MAX], "ranks": ranks}
 
 
-def error_of(told: dict[str, Any]) -> HopsumError:
+def error_from_json(told: dict[str, Any]) -> HopsumError:
     """Return a new error of the class, text and ranks in a message. An unknown class is AllReduceError."""
     kind = _KINDS.get(told["kind"], AllReduceError)
     if kind is NonFiniteError:
@@ -190,7 +190,7 @@ def error_of(told: dict[str, Any]) -> HopsumError:
     return kind(told["text"])
 
 
-def over(who: str, failure: BaseException) -> GenerationEndedError:
+def generation_ended_error(who: str, failure: BaseException) -> GenerationEndedError:
     """Return the error of all-reduces after a failure. `failure` is its cause, and `who` begins its text."""
     error = GenerationEndedError(f"{who} takes no more all-reduces: {failure}. Connect all ranks again")
     error.__cause__ = failure

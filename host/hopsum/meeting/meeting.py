@@ -48,14 +48,14 @@ class KeyValueStore(Protocol):
         """Return a value, None if there is none yet, without waiting."""
 
     def has_all(self, keys: Sequence[str]) -> bool:
-        """Say in one question whether all keys have values."""
+        """Return whether all keys have values, by one question to the store."""
 
     def admit(self, ranks: Collection[int]) -> None:
         """Let restarted ranks find the name of this call, unless another call has begun."""
 
 
 @contextmanager
-def store_answers(what: str, topic: str) -> Iterator[None]:
+def as_meeting_errors(what: str, topic: str) -> Iterator[None]:
     """Turn RuntimeError and OSError of the block, as of a store whose process has ended, into MeetingError."""
     try:
         yield
@@ -223,7 +223,8 @@ class Meeting:
             wait_s: limit of the wait, in place of the meeting's own; STEP_S at most once the ranks have met.
 
         Raises:
-            MeetingError: on all ranks, if `make` raised HopsumError or OSError on some, or some are missing.
+            MeetingError: on all ranks, if `make` raised HopsumError or OSError on some, or some are missing. Any other
+                exception of `make` is passed on here, and is a MeetingError on the other ranks.
         """
         telling = range(self.workers) if ranks is None else ranks
         if self.rank in telling:
@@ -238,7 +239,7 @@ class Meeting:
                 with suppress(RuntimeError, OSError):
                     self._tell(topic, told)
                 raise
-        with store_answers(self._what, topic):
+        with as_meeting_errors(self._what, topic):
             if self.rank in telling:
                 self._tell(topic, told)
             found = self._await(topic, telling, wait_s)
@@ -255,8 +256,8 @@ class Meeting:
             self.store.put(failures_key(self._name), "true")
 
     def has_value(self, topic: str, rank: int) -> bool:
-        """Say whether a rank's value of a topic is in the store. Raises MeetingError without a store."""
-        with store_answers(self._what, topic):
+        """Return whether a rank's value of a topic is in the store. Raises MeetingError if that does not answer."""
+        with as_meeting_errors(self._what, topic):
             return self.store.find(self._key(topic, rank)) is not None
 
     def admit(self, ranks: Collection[int]) -> None:

@@ -36,9 +36,9 @@ from hopsum.meeting.meeting import (
     Meeting,
     MeetingError,
     WaitLimit,
+    as_meeting_errors,
     await_ranks,
     failures_key,
-    store_answers,
 )
 
 _ANSWER_S: Final = 60.0
@@ -82,7 +82,7 @@ class RankStore:
             prefix = f"hopsum of {ranks}"
             self._store = dist.PrefixStore(prefix, self._store)  # type: ignore[attr-defined]  # public, by the manual
             self.rank, self.workers = ranks.index(self.rank), len(ranks)
-        with store_answers(what, "round"):
+        with as_meeting_errors(what, "round"):
             self.name = agree_on_round(self, self.rank, self.workers, patience, what, failure)
 
     def put(self, key: str, value: str) -> None:
@@ -94,7 +94,7 @@ class RankStore:
         return self._store.get(key).decode() if self._store.check([key]) else None
 
     def has_all(self, keys: Sequence[str]) -> bool:
-        """Say in one question whether all keys have values."""
+        """Return whether all keys have values, by one question to the store."""
         return bool(self._store.check([*keys]))
 
     def admit(self, ranks: Collection[int]) -> None:

@@ -96,7 +96,7 @@ class ControllerAddress:
         certificate_file: str | Path = "",
         key_file: str | Path = "",
     ) -> ControllerAddress:
-        """Return an address. No file is read.
+        """Return the address of a target, with TLS as the options or the target itself ask for. No file is read.
 
         Args:
             target: HOST:PORT or unix:PATH.

@@ -6,7 +6,7 @@
 The switch of a worker is its leaf if the job is over a tree. A job over several shards has a switch for each, and the
 worker a socket towards each of them.
 
-After an error in one of these steps, sockets are closed and the rank is given back.
+After an error in one of these steps, sockets are closed and the job is left.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def open_job(
 ) -> Agent:
     """Join a job of the controller at `address`, wait for the other ranks, and return the agent, with a lease.
 
-    After an error, sockets are closed and the rank is given back.
+    After an error, sockets are closed and the job is left.
 
     Args:
         config: codec and options come from the job if it records a codec.
@@ -77,8 +77,8 @@ def open_job(
         member = MemberClient(channel, job, token, version=__version__)
         # Addresses first: the socket has to be bound towards the switch before the controller learns its address.
         located = member.locate(wait_s)
-        config = with_codec_of(located, config, job)
-        send_to = (leaf_of(located, config.ip), *(_address(each) for each in located.further))
+        config = settings_with_codec(located, config, job)
+        send_to = (switch_address(located, config.ip), *(_address(each) for each in located.further))
         codec = make_codec(config, located.workers)  # what does not fit the job takes no rank
         links = _links(config, send_to, stack)
         # Bound now, since the controller tells the port to the peers with the membership.
@@ -93,7 +93,7 @@ def open_job(
         # From here on the rank is taken: whatever fails gives it back by `_stop`.
         stack.push(partial(_stop, lease))
         membership = member.membership(wait_s)
-        follow(membership, registration.rank, links)
+        redirect_links(membership, registration.rank, links)
         # The agent owns all of it from here on, and closes it when it leaves the job.
         held = stack.pop_all()
         try:
@@ -107,7 +107,7 @@ def open_job(
                 member=member,
                 lease=lease,
                 held=held,
-                check=partial(follow, rank=registration.rank, links=links),
+                check=partial(redirect_links, rank=registration.rank, links=links),
                 wait_s=wait_s,
                 replacement_wait_s=config.replacement_wait_s,
                 silence_s=None if address.host_rank is None else config.unreachable_s,
@@ -125,7 +125,7 @@ def _stop(lease: Lease, kind: Any, error: BaseException | None, trace: Any) -> N
     lease.stop()
 
 
-def with_codec_of(located: pb.LocateResponse, config: Config, job: str) -> Config:
+def settings_with_codec(located: pb.LocateResponse, config: Config, job: str) -> Config:
     """Return the settings with a codec and its options: the job's if it records a codec, else their own or the default.
 
     Raises ConfigError if the settings have another codec than the job records, or other options.
@@ -145,7 +145,7 @@ def with_codec_of(located: pb.LocateResponse, config: Config, job: str) -> Confi
     return own
 
 
-def leaf_of(located: pb.LocateResponse, ip: str) -> tuple[str, int]:
+def switch_address(located: pb.LocateResponse, ip: str) -> tuple[str, int]:
     """Return (IPv4 address, port) of this worker's switch: in a tree, the leaf whose networks contain its address.
 
     Of several fitting leaves, the one with the longest prefix.
@@ -155,6 +155,7 @@ def leaf_of(located: pb.LocateResponse, ip: str) -> tuple[str, int]:
 
     Raises:
         ConfigError: no leaf has the worker's address.
+        OSError: `ip` is not this machine's, in a tree.
     """
     if not located.leaves:
         return _address(located.send_to)
@@ -193,11 +194,11 @@ def _links(config: Config, send_to: Sequence[tuple[str, int]], stack: ExitStack)
     return links
 
 
-def follow(membership: JobMembership, rank: int, links: Sequence[UdpLink]) -> None:
+def redirect_links(membership: JobMembership, rank: int, links: Sequence[UdpLink]) -> None:
     """Redirect the links to the switches of a membership, of which some may have moved. Logs each that moved.
 
     Raises MembershipError if the membership has other shards or another address of this worker (nothing has changed),
-    or if there is no route to a switch.
+    or if there is no route to a switch (links before it are redirected).
     """
     if len(membership.shards) != len(links):
         raise MembershipError(
@@ -226,7 +227,7 @@ def follow(membership: JobMembership, rank: int, links: Sequence[UdpLink]) -> No
         _log.warning("rank %d sends to %s from now on, no more to %s:%d", rank, found.send_to, *before)
 
 
-def token_of(config: Config, token_file: str) -> str:
+def job_token(config: Config, token_file: str) -> str:
     """Return the job's token: the text of a file, without a file the setting `token`.
 
     Logs a WARNING if other users can read the file. Raises ConfigError for an unreadable file, no token, or a text that

@@ -212,7 +212,7 @@ class MemberClient:
                 self._tell_gone(notice, pending, gone, limit - now)
             else:
                 limit = nobody_gone_since + wait_s
-                notice.say(_awaited(pending), limit - now, "membership_wait_s")
+                notice.log(_awaited(pending), limit - now, "membership_wait_s")
             if now >= limit:
                 raise self._given_up(pending, gone and awaited, replacement_wait_s if gone else wait_s)
             time.sleep(max(0.0, min(pending.again_s, limit - now)))
@@ -220,7 +220,7 @@ class MemberClient:
     def _tell_gone(self, notice: WaitNotice, pending: Any, gone: list[int], left_s: float) -> None:
         if left_s > 0:
             what = f"another worker in the place of {name_ranks(gone)} ({pending.reason or 'gone'})"
-            notice.say(what, left_s, "replacement_wait_s; 0 ends at once", at_once=True)
+            notice.log(what, left_s, "replacement_wait_s; 0 ends at once", at_once=True)
 
     def _given_up(self, pending: Any, gone: list[int], wait_s: float | None) -> MembershipError:
         if gone and not wait_s:
@@ -260,7 +260,7 @@ class MemberClient:
         return self._channel.stream(MEMBERSHIP_SERVICE, "Attend", request, secret=registration.secret)
 
     def leave(self, wait_s: float = CALL_S, *, unfinished: str = "") -> None:
-        """Give the rank back, trying for `wait_s` seconds. Does nothing without a rank.
+        """Leave the job, trying for `wait_s` seconds. Does nothing without a rank.
 
         No error if the controller has already taken the rank.
 
@@ -269,7 +269,7 @@ class MemberClient:
                 reason to the other workers at once.
 
         Raises:
-            ControllerError: the rank was not given back. Its lease runs out.
+            ControllerError: the controller refused, or did not answer. The rank stays taken until its lease ends.
         """
         registration = self._registration
         if registration is None:
@@ -345,7 +345,7 @@ def _until(wait_s: float, call: Callable[[float], Answer], notice: WaitNotice | 
             if not may_pass or time.monotonic() + pause_s > deadline:
                 raise
             if notice is not None:
-                notice.say(f"an answer: {error}", deadline - time.monotonic(), "membership_wait_s")
+                notice.log(f"an answer: {error}", deadline - time.monotonic(), "membership_wait_s")
         # Jitter keeps the workers of one job from calling in step.
         time.sleep(pause_s * OWN_RANDOM.uniform(0.5, 1.0))
         pause_s = min(2 * pause_s, longest_s)

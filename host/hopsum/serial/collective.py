@@ -82,7 +82,7 @@ class CollectiveCommunicator(SerialCommunicator):
         super().__init__(f"collective://{kind}", rank=rank, codec=codec, seed=seed)
 
     @classmethod
-    def of(
+    def create(
         cls, kind: str, group: dist.ProcessGroup | None, *, codec: Codec, seed: int, timeout_s: float
     ) -> CollectiveCommunicator:
         """Return a communicator over a process group, or with None over a new group of all ranks.

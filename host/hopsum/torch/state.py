@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hopsum.agent import Communicator
 from hopsum.codec.interface import CollectiveError, feeds_back, require_on_nonfinite
 from hopsum.config import CodecOn, Method
-from hopsum.errors import WorkersReplacedError, unhandled
+from hopsum.errors import WorkersReplacedError, unhandled_error
 from hopsum.torch.buckets import (
     Bucket,
     GroupSums,
@@ -106,7 +106,7 @@ class _Calls:
 
     def warn(self) -> None:
         """Warn at the end of the program that no gradient went through hopsum, unless it ends by an error."""
-        if not self.any and unhandled() is None:
+        if not self.any and unhandled_error() is None:
             _log.warning(
                 "rank %d: a HopsumState was made and its hook was never called: no gradient went through hopsum. "
                 "Was the hook registered on the module that is trained? Lightning registers none on the CPU",

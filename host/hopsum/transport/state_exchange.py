@@ -94,7 +94,7 @@ class StateExchange:
             finally:
                 self._fetch = None
             if not transfer.over(len(fetch.state)):
-                waiting.over("has the state")
+                waiting.end("has the state")
             # Everybody hears that the state is here, so that the holders free theirs.
             self._send(PeerKind.STATE_TAKEN, start_generation)
             return fetch.state

@@ -80,7 +80,7 @@ def test_a_narrow_interface_a_kernel_that_mangles_and_a_cache_that_is_no_use_fai
     narrow = Interface("eth9", "127.0.0.1", True, 900)
     monkeypatch.setattr(hosts_side.interfaces, "interface_of", lambda _: narrow)
     monkeypatch.setattr(hosts_side, "probe_offload", lambda: Offload(segment=True, gro=True))
-    monkeypatch.setattr(hosts_side, "arrive_together", lambda *_, **__: False)
+    monkeypatch.setattr(hosts_side, "gso_arrives", lambda *_, **__: False)
     monkeypatch.setattr(hosts_side, "compiled_is_wanted", lambda: True)
 
     def warn(*_: Any) -> None:

@@ -39,7 +39,7 @@ def test_a_wait_has_one_line_and_another_when_it_is_over(caplog: pytest.LogCaptu
     assert waiting.log_in_s == AFTER_S
     clock.now_s += AFTER_S - 1
     waiting.check(pytest.fail, 7.0)
-    waiting.over()
+    waiting.end()
     assert not lines(caplog, log.name), "a short wait is no matter"
     clock.now_s += AFTER_S + 1
     assert waiting.log_in_s == 0
@@ -47,8 +47,8 @@ def test_a_wait_has_one_line_and_another_when_it_is_over(caplog: pytest.LogCaptu
         waiting.check(lambda: "rank 2", left_s)
     assert waiting.log_in_s is None
     clock.now_s += 1
-    waiting.over()
-    waiting.over()
+    waiting.end()
+    waiting.end()
     assert lines(caplog, log.name) == [
         "rank 3 has waited 6 s for rank 2; it waits 7 s more at most", "rank 3 has ended its wait after 7.0 s",
     ]  # fmt: skip

@@ -20,7 +20,7 @@ from hopsum.connection import settings_of
 from hopsum.connection.open_agent import codec_for_job
 from hopsum.connection.url import UrlError
 from hopsum.errors import AllReduceTimeoutError
-from hopsum.notice import AFTER_S, WaitNotice, telling
+from hopsum.notice import AFTER_S, WaitNotice, log_if_slow
 from hopsum.transport.offload import PLAIN
 from hopsum.transport.udp_link import UdpLink
 from hopsum_wire.membership import MembershipError
@@ -205,12 +205,12 @@ def test_the_front_door_needs_numpy_only() -> None:
 def test_what_takes_long_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     now_s = 100.0
     notice = WaitNotice("rank 0", clock=lambda: now_s)
-    notice.say("rank 1 to join", 60, "membership_wait_s")
+    notice.log("rank 1 to join", 60, "membership_wait_s")
     assert caplog.messages == []
     now_s += AFTER_S
     for left_s in (55, 50):
-        notice.say("rank 1 to join", left_s, "membership_wait_s")
-    notice.say("an answer", 40, "membership_wait_s")
+        notice.log("rank 1 to join", left_s, "membership_wait_s")
+    notice.log("an answer", 40, "membership_wait_s")
     assert caplog.messages == [
         "rank 0: waiting for rank 1 to join, for 55 s more at most (membership_wait_s)",
         "rank 0: waiting for an answer, for 40 s more at most (membership_wait_s)",
@@ -219,18 +219,18 @@ def test_what_takes_long_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_what_is_told_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    WaitNotice("rank 0", clock=lambda: 0.0).say("another", 1, "why", at_once=True)
+    WaitNotice("rank 0", clock=lambda: 0.0).log("another", 1, "why", at_once=True)
     assert len(caplog.messages) == 1
 
 
 def test_a_block_that_takes_long_says_so_and_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    with telling("still at it", after_s=0.0):
+    with log_if_slow("still at it", after_s=0.0):
         await_that(lambda: caplog.messages == ["still at it"], "the line")
     assert caplog.records[0].levelname == "INFO"
 
 
 def test_a_block_that_is_over_soon_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    with telling("still at it", after_s=3600.0):
+    with log_if_slow("still at it", after_s=3600.0):
         pass
     assert caplog.messages == []

@@ -28,7 +28,7 @@ from hopsum.config import Config, ConfigError, resolve
 from hopsum.hosts import job_over_hosts
 from hopsum.hosts.children import ChildError, Children, EmbeddedSwitch
 from hopsum.hosts.host_address import choose_address
-from hopsum.hosts.reach import ReachEcho, Responder, arrive_together, require_reachable
+from hopsum.hosts.reach import ReachEcho, Responder, gso_arrives, require_reachable
 from hopsum.meeting import Arrival, Meeting, MeetingError, WaitLimit
 from hopsum.meeting import meeting as meeting_module
 from hopsum.meeting.meeting import COMING
@@ -75,13 +75,15 @@ def meet(workers: int, what: Any, wait_s: float = 60.0) -> list[Any]:
 
 
 def open_hosts(
-    meeting: Meeting, slots: int | None = 16, fewest: int | None = None, host: str = "one", **settings: Any
+    meeting: Meeting, slots: int | None = 16, least_hosts: int | None = None, host: str = "one", **settings: Any
 ) -> Any:
     """Open hosts:// on a rank of two, as far as a test lets it."""
     codec = make_codec("fixed", workers=2, backend="numpy")
     own = Config(codec="fixed", ip="127.0.0.1", **settings)
     with meeting.opening(Arrival({}, host)):
-        return job_over_hosts.open_hosts(own, meeting, codec, slots=slots, fewest=fewest, open_job=lambda *_: None)
+        return job_over_hosts.open_hosts(
+            own, meeting, codec, slots=slots, least_hosts=least_hosts, open_job=lambda *_: None
+        )
 
 
 def test_all_ranks_hear_what_each_tells() -> None:
@@ -106,7 +108,7 @@ def test_ranks_that_do_not_fit_together_start_nothing(
 
     def what(meeting: Meeting) -> Any:
         host = f"{meeting.rank}" if difference == "host" else "one"
-        return open_hosts(meeting, fewest=1 if difference == "places" else None, host=host)
+        return open_hosts(meeting, least_hosts=1 if difference == "places" else None, host=host)
 
     first, second = meet(2, what)
     assert str(first) == str(second)
@@ -400,9 +402,9 @@ def test_a_way_for_short_datagrams_only_and_one_for_single_ones_only() -> None:
             with loses((echo.place.ip, echo.place.udp_port), lost) as (near, _):
                 single = {1: echo.place._replace(udp_port=near[1]), 2: well.place}
                 assert require_reachable("127.0.0.1", single, try_s=60) > 0
-                assert not arrive_together("127.0.0.1", single, try_s=0.5)
-        assert arrive_together("127.0.0.1", {2: well.place}, try_s=60)
-        assert arrive_together("127.0.0.1", {}, try_s=60)
+                assert not gso_arrives("127.0.0.1", single, try_s=0.5)
+        assert gso_arrives("127.0.0.1", {2: well.place}, try_s=60)
+        assert gso_arrives("127.0.0.1", {}, try_s=60)
         assert mtu_towards("127.0.0.1", (well.place.ip, well.place.udp_port)) >= PACKET_BYTES
 
 
@@ -414,7 +416,7 @@ def test_datagrams_sent_together_go_to_a_few_ranks_at_one_time() -> None:
         for each in silent:
             each.bind(("127.0.0.1", 0))
         others = {rank: Responder(*each.getsockname(), 0, f"{rank:032x}") for rank, each in enumerate(silent)}
-        assert not arrive_together("127.0.0.1", others, try_s=0.5)
+        assert not gso_arrives("127.0.0.1", others, try_s=0.5)
         assert 0 < len(select.select(silent, [], [], 0)[0]) <= 8
 
 
@@ -424,7 +426,7 @@ def test_datagrams_sent_together_go_to_a_few_ranks_at_one_time() -> None:
 def test_the_switch_of_a_host_has_the_setting_of_its_rank(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, setting: str, arrive: bool, used: str
 ) -> None:
-    monkeypatch.setattr(job_over_hosts, "arrive_together", lambda *_: arrive)
+    monkeypatch.setattr(job_over_hosts, "gso_arrives", lambda *_: arrive)
     monkeypatch.setattr(job_over_hosts, "mtu_towards", lambda *_: 900)
 
     def start(*_: object, gso: str) -> Any:

@@ -22,7 +22,7 @@ from hopsum.config import ConfigError, resolve
 from hopsum.connection.url import UrlError
 from hopsum.errors import AllReduceTimeoutError
 from hopsum.rpc.channel import ControllerError, ControllerUnreachableError, TlsError
-from hopsum.rpc.controller_job import leaf_of, token_of
+from hopsum.rpc.controller_job import job_token, switch_address
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.membership import MembershipError
@@ -61,14 +61,14 @@ def test_a_worker_finds_its_leaf() -> None:
     """By the address that it sends from: the longest prefix; what no leaf has is refused with what was tried."""
     first, second = ("127.0.0.1", 47500), ("127.0.0.1", 47501)
     located = located_at(first, (first, "127.0.1.0/24", "10.0.0.0/8"), (second, "127.0.1.64/26"))
-    assert leaf_of(located, "127.0.1.5") == first
-    assert leaf_of(located, "127.0.1.70") == second
-    assert leaf_of(located_at(first), "127.0.7.7") == first
+    assert switch_address(located, "127.0.1.5") == first
+    assert switch_address(located, "127.0.1.70") == second
+    assert switch_address(located_at(first), "127.0.7.7") == first
     with pytest.raises(ConfigError, match=r"none of the job's leaves: it has 127\.0\.0\.1 towards 127\.0\.0\.1"):
-        leaf_of(located, "")
+        switch_address(located, "")
     away = located_at(("240.0.0.1", 1), (("240.0.0.1", 1), "10.0.0.0/8"))
     with pytest.raises(ConfigError, match=r"no address towards 240\.0\.0\.1, which has 10\.0\.0\.0/8"):
-        leaf_of(away, "127.0.1.5")  # nothing leads there from loopback
+        switch_address(away, "127.0.1.5")  # nothing leads there from loopback
 
 
 def test_workers_join_sum_and_leave(served: Served, token_file: Path) -> None:
@@ -260,9 +260,9 @@ def test_a_switch_that_nobody_reaches_is_the_error_in_time(served: Served) -> No
 
 def test_a_token_that_others_can_read_is_warned_of(token_file: Path, caplog: pytest.LogCaptureFixture) -> None:
     token_file.chmod(0o600)
-    assert token_of(resolve(), str(token_file)) == TOKEN
+    assert job_token(resolve(), str(token_file)) == TOKEN
     assert caplog.text == ""
     token_file.chmod(0o644)
-    assert token_of(resolve(), str(token_file)) == TOKEN
+    assert job_token(resolve(), str(token_file)) == TOKEN
     assert f"token file {token_file} has mode 0644: others can read it" in caplog.text
     assert TOKEN not in caplog.text
