@@ -44,14 +44,14 @@ class GroupSums:
         """The bytes of gradients. The process group decides how often they cross a wire."""
         self._group = group
 
-    def mean(self, x: torch.Tensor) -> torch.futures.Future[Any]:
+    def average(self, x: torch.Tensor) -> torch.futures.Future[Any]:
         """Count x, divide it in place, and begin its sum over the ranks. Once the future is done, x has the mean."""
         held = values_of(x)
         self.elements += held.numel()
         self.bytes += held.numel() * held.element_size()
         return self._start(x.div_(self.workers), dist.ReduceOp.SUM)
 
-    def means(self, values: list[float]) -> list[float]:
+    def average_numbers(self, values: list[float]) -> list[float]:
         """Wait for the mean of each number over the ranks, and return the means. All ranks call it together."""
         # float64: a rounding to float32 may decide between two close times.
         # NCCL has no all-reduce of the host's memory.
@@ -60,7 +60,7 @@ class GroupSums:
         self._start(x, dist.ReduceOp.SUM).wait()
         return list(map(float, x.tolist()))
 
-    def any(self, flags: torch.Tensor) -> torch.futures.Future[Any]:
+    def merge_flags(self, flags: torch.Tensor) -> torch.futures.Future[Any]:
         """Begin to replace uint8 flags in place by their maximum over the ranks. Then the future is done."""
         return self._start(flags, dist.ReduceOp.MAX)
 
@@ -127,7 +127,7 @@ def sparse_parameters(module: nn.Module) -> list[torch.Tensor]:
     return [each for table in tables for each in table.parameters(recurse=False) if each.requires_grad]
 
 
-def names_of(
+def uncompressed_names(
     parameters: Mapping[torch.Tensor, str],
     small_tensor_bytes: int,
     patterns: Collection[str],
@@ -378,7 +378,7 @@ class Sender:
 
     def _to_switch(self, portion: BucketSlice, step: Step, number: int) -> None:
         layout, device = portion.layout, portion.buffer.device
-        on_device = self.device_codecs.at(device) if self.device_codecs else None
+        on_device = self.device_codecs.codec_for(device) if self.device_codecs else None
         # float32 on its place is not copied: the all-reduce works in DDP's own buffer.
         x = portion.x.to("cpu" if on_device is None else device, torch.float32).contiguous()
         # A step that may be redone by the process group needs the gradients once more.
@@ -425,8 +425,8 @@ class Sender:
         if portion.layout.is_whole:
             # A copy: DDP's buffer keeps the gradients until the step is over.
             portion.x = portion.x.clone()
-        portion.carry(self.residuals)
-        future = self.group.mean(portion.x)
+        portion.add_residuals(self.residuals)
+        future = self.group.average(portion.x)
 
         def take(done: torch.futures.Future[Any]) -> bool:
             done.wait()
@@ -449,10 +449,10 @@ class Sender:
         """Find out which parameters have a gradient on any rank."""
         assert self.group is not None
         used = torch.tensor(here, dtype=torch.uint8, device=device)
-        step.watch(portions, used)
+        step.keep_unused(portions, used)
         step.begin()
         try:
-            future = self.group.any(used)
+            future = self.group.merge_flags(used)
         except Exception as error:
             step.end(failure=error)
             return

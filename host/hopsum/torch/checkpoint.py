@@ -18,7 +18,7 @@ import torch
 
 from hopsum.torch.diloco import DiLoCo
 from hopsum.torch.fsdp import ReplicaState
-from hopsum.torch.residuals import takes
+from hopsum.torch.residuals import inherits_residuals
 from hopsum.torch.state import HopsumState
 
 State = HopsumState | ReplicaState | DiLoCo
@@ -78,5 +78,5 @@ def _states(state: State, folder: str | os.PathLike[str], key: str) -> Iterator[
     common = read()
     yield {**common, "norms": {}, "residuals": {}}
     for owner, norm in read("norms").items():
-        if takes(state.owner, owner, same_workers=common["workers"] == state.workers):
+        if inherits_residuals(state.owner, owner, same_workers=common["workers"] == state.workers):
             yield {**common, "norms": {owner: norm}, "residuals": {owner: read("residuals", owner)}}

@@ -55,7 +55,7 @@ class DeviceCodecs:
         self._codec, self._on_host_only, self._codec_on = comm.codec, comm.on_host_only, codec_on
         self._made: dict[torch.device, DeviceCodec | None] = {}
 
-    def at(self, device: torch.device) -> DeviceCodec | None:
+    def codec_for(self, device: torch.device) -> DeviceCodec | None:
         """Return the codec for tensors of a device; None: they go to the host.
 
         The first call for a device compiles and checks the codec. If that fails with "auto", a warning says why.

@@ -47,7 +47,7 @@ from hopsum.torch.buckets import Sender
 from hopsum.torch.low_rank import matrices_of, require_low_rank
 from hopsum.torch.low_rank_factors import Factors
 from hopsum.torch.options import settings_from
-from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, own_names, shared_out
+from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, own_names, redistribute
 from hopsum.torch.step import BucketSlice, Step
 from hopsum.torch.step_times import ratio
 from hopsum.torch.tensor_parallel import require_no_copies
@@ -529,7 +529,7 @@ class DiLoCo:
         )
 
     def load_state_dict(self, saved: DiLoCoStateDict | Iterable[DiLoCoStateDict]) -> None:
-        """Take over the states of all ranks (`state_dict`), in any order, whatever their number: see `shared_out`.
+        """Take over the states of all ranks (`state_dict`), in any order, whatever their number: see `redistribute`.
 
         Where that number is as it was, this rank's own state is enough. The model's parameters are the caller's to
         load: a replica that has none of its own takes those of any other one.
@@ -537,7 +537,7 @@ class DiLoCo:
         Raises ValueError for another version or model, or two states of one rank. Nothing was changed then.
         """
         sizes = dict(pair for each in self.fragments for pair in zip(each.names, each.sizes, strict=True))
-        state, residuals = shared_out(saved, self.owner, self.workers, sizes, version=_VERSION)
+        state, residuals = redistribute(saved, self.owner, self.workers, sizes, version=_VERSION)
         self._take(cast(DiLoCoStateDict, state))
         self._residuals.load(residuals)
         sent = state["sent"]

@@ -29,7 +29,7 @@ from hopsum.torch.device_codec import DeviceCodecs
 from hopsum.torch.low_rank import DENSE_STEPS, matrices_of, require_low_rank
 from hopsum.torch.low_rank_factors import Factors, require_device_bytes
 from hopsum.torch.options import settings_from
-from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, shared_out
+from hopsum.torch.residuals import RankStateDict, Residuals, bare_names, norm_of, redistribute
 from hopsum.torch.tensor_parallel import require_no_copies
 
 if TYPE_CHECKING:  # both bring in hundreds of modules, which only users of FSDP need
@@ -97,7 +97,7 @@ class ReplicaState:
         self._factors = Factors()
         matrices = None
         # Here and not in a backward pass: kernels are compiled and checked.
-        on_device = codecs.at(device) is not None
+        on_device = codecs.codec_for(device) is not None
         if low_rank is not None:
             matrices = matrices_of(names, frozenset(), low_rank, comm.codec, self._factors)
             if on_device:
@@ -115,7 +115,7 @@ class ReplicaState:
             matrices=matrices,
         )
 
-    def add(self, module: FSDPModule, where: str) -> None:
+    def register_hook(self, module: FSDPModule, where: str) -> None:
         """Register the hook by which backward passes average the gradients of one FSDP module.
 
         Args:
@@ -171,7 +171,7 @@ class ReplicaState:
         )
 
     def load_state_dict(self, saved: ReplicaStateDict | Iterable[ReplicaStateDict]) -> None:
-        """Take over the states of all ranks (`state_dict`), whatever the number of replicas: see `shared_out`.
+        """Take over the states of all ranks (`state_dict`), whatever the number of replicas: see `redistribute`.
 
         Where that number is as it was, this rank's own state is enough.
 
@@ -187,7 +187,7 @@ class ReplicaState:
                 factors.update(state.get("factors", {}).get(str(self.shard), {}))
                 yield state
 
-        state, residuals = shared_out(noted(), self.owner, self.workers, self._sizes, **facts)
+        state, residuals = redistribute(noted(), self.owner, self.workers, self._sizes, **facts)
         self._residuals.load(residuals)
         self._factors.load(factors, self._sizes)
         # States of before had no counts.
@@ -271,7 +271,7 @@ def register_all_reduce_hook(
         low_rank_start=low_rank_start,
     )
     for where in shapes:
-        state.add(modules[where], where)
+        state.register_hook(modules[where], where)
     # Last: what is refused before leaves torch its average.
     _take_over(infos)
     return state

@@ -231,7 +231,7 @@ class LowRank:
 
     def portion(self, buffer: torch.Tensor, layout: MatrixLayout) -> LowRankPortion:
         """Return a bucket's portion, on the buffer's device if that has a codec, else on the host. No sum begins."""
-        place = self._device_codecs.at(buffer.device)
+        place = self._device_codecs.codec_for(buffer.device)
         given, copies = (buffer, layout, self.matrices.factors, self._residuals), self._keeps_gradients
         if place is None:
             return HostPortion(*given, copies=copies, device=_CPU)
@@ -266,7 +266,7 @@ class LowRank:
         portion, second = entry.portion, entry.state is _State.SECOND
         tensors = [*(portion.right_tensors if second else portion.left_tensors), *portion.told]
         call: dict[str, Any] = {"step": entry.number + second, "tensors": tensors, "on_nonfinite": self._on_nonfinite}
-        if second and not portion.turned:
+        if second and not portion.has_right_factor:
             zeros = np.zeros(sum(portion.layout.right), np.float32)
             return self._communicator.submit(zeros, out=zeros, **call)
         return portion.submit(self._communicator, call)
@@ -301,7 +301,7 @@ class LowRank:
             entry.state = _State.OVER if done.result().skipped else _State.READY
             if entry.state is _State.READY and not sums.abandoned:
                 with torch.no_grad():
-                    entry.portion.turn()
+                    entry.portion.make_right_factor()
         except BaseException as error:
             entry.state, failure = _State.OVER, self._in_words(entry, error)
         over = entry.state is _State.OVER
@@ -328,7 +328,7 @@ class LowRank:
         sums.open = False
         if sums.grouped:
             self._communicator.group_end()
-        self._order.leave()
+        self._order.close_place()
         for entry, error in failed:
             self._end(sums, entry, failure=error)
 
@@ -387,7 +387,7 @@ class LowRank:
         try:
             entry.portion.withdraw()
             if dropped or isinstance(failure, NonFiniteError):
-                entry.portion.shed(self._communicator.rank)
+                entry.portion.drop_huge_residuals(self._communicator.rank)
         finally:
             # Nobody hears an error here: all go into the step.
             entry.step.end(entry.portion, failure=failure, dropped=dropped)
@@ -395,7 +395,7 @@ class LowRank:
     def _in_words(self, entry: _Entry, error: BaseException) -> BaseException:
         """Return the error of a sum of factors in words of the matrices. Its type, which all ranks have, stays."""
         if isinstance(error, MismatchError):
-            told: BaseException = error if entry.portion.turned else entry.portion.mismatch_error(error)
+            told: BaseException = error if entry.portion.has_right_factor else entry.portion.mismatch_error(error)
         elif isinstance(error, CollectiveError):
             told = entry.portion.overflow_error(error, self._communicator.rank)
         else:
@@ -408,5 +408,5 @@ class LowRank:
         sums.abandoned = True
         for entry in sums.entries:
             # What has its mean takes it back. What has none yet goes on without an effect.
-            entry.portion.leave()
+            entry.portion.on_failed_step()
             entry.portion.withdraw()

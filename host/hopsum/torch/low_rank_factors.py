@@ -3,9 +3,10 @@
 
 For a matrix M_i = gradient + residual of rank i, of m rows and c columns, with a basis Q of c rows and r columns:
 
-    start     P_i = M_i Q                                             summed by the network: P
-    turn      P is made orthonormal. Q_i = M_i^T P                    summed by the network: Q
-    finish    the mean is P Q^T. The residual is M_i - P q_i^T, where q_i is the part of Q_i that Q has
+    start               P_i = M_i Q                                   summed by the network: P
+    make_right_factor   P is made orthonormal. Q_i = M_i^T P          summed by the network: Q
+    finish              the mean is P Q^T. The residual is M_i - P q_i^T, where q_i is the part of Q_i that Q
+                        has
 
 Vogels, Karimireddy and Jaggi, "PowerSGD" (NeurIPS 2019), algorithms 1 and 2, with two differences. The residual is
 against the own part q_i and not against the mean: sums of codes are not what each rank sent, and residuals against the
@@ -204,7 +205,7 @@ class LowRankPortion(BucketSlice):
     """The matrices of a bucket on their way through two sums. See `BucketSlice` for its calls by the step.
 
     The residual is a transaction: `start` begins it, `finish` commits it, `withdraw` before that ends it without an
-    effect. The step may take a commit back. Q is kept by `apply`, when the whole step has its means.
+    effect. The step may take a commit back. Q is kept by `keep_factors`, when the whole step has its means.
 
     Args:
         buffer: of the bucket.
@@ -243,8 +244,8 @@ class LowRankPortion(BucketSlice):
         """Begin the residual's transaction, and make P_i."""
 
     @abstractmethod
-    def turn(self) -> None:
-        """Make Q_i, after the sum of P_i."""
+    def make_right_factor(self) -> None:
+        """Make P orthonormal, and Q_i of it, after the sum of P_i."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -252,7 +253,7 @@ class LowRankPortion(BucketSlice):
 
     @abstractmethod
     def submit(self, communicator: Communicator, call: Mapping[str, Any]) -> Future[AllReduceResult]:
-        """Hand P_i, or after `turn` Q_i, to the communicator. See `Communicator.submit`."""
+        """Hand P_i, or after `make_right_factor` Q_i, to the communicator. See `Communicator.submit`."""
 
     @property
     def energy(self) -> float:
@@ -273,7 +274,7 @@ class LowRankPortion(BucketSlice):
         return list(zip(self.layout.names, self.layout.right, strict=True))
 
     @property
-    def turned(self) -> bool:
+    def has_right_factor(self) -> bool:
         """Whether Q_i is made."""
         return bool(self._left)
 
@@ -297,7 +298,7 @@ class LowRankPortion(BucketSlice):
             return nonfinite_error(gradients, self.layout.tensors, rank, what="elements of gradients")
         if not isinstance(error, NonFiniteError) or not (error.count or error.too_large):
             return error
-        kind = "second factor" if self.turned else "first factor"
+        kind = "second factor" if self.has_right_factor else "first factor"
         told = []
         for name, here, made in zip(self.layout.names, self.layout.own_places, self._in_progress(), strict=True):
             bad = int((~np.isfinite(made)).sum())
@@ -313,7 +314,7 @@ class LowRankPortion(BucketSlice):
             too_large=error.too_large,
         )
 
-    def shed(self, rank: int) -> None:
+    def drop_huge_residuals(self, rank: int) -> None:
         """Drop residuals that are too large for any sum, after one that was refused: else all that follow are refused.
 
         Gradients near the end of float32 leave them behind. A gradient that is too large by itself is the program's.
@@ -333,14 +334,14 @@ class LowRankPortion(BucketSlice):
                 )  # fmt: skip
 
     def _in_progress(self) -> list[Floats]:
-        """Return each matrix's part of P_i, or after `turn` of Q_i, on the host."""
+        """Return each matrix's part of P_i, or after `make_right_factor` of Q_i, on the host."""
         sent = torch.as_tensor(self._sent).cpu().numpy()
-        return [sent[each] for each in places_of(self.layout.right if self.turned else self.layout.left)]
+        return [sent[each] for each in places_of(self.layout.right if self.has_right_factor else self.layout.left)]
 
-    def clear(self, number: int) -> None:
+    def clear_mean(self, number: int) -> None:
         self.means[number].zero_()
 
-    def apply(self) -> None:
+    def keep_factors(self) -> None:
         """Keep the decoded Q of each matrix for the next step, now that the step has its means."""
         # Without a mean there is none.
         if self._decoded:
@@ -354,8 +355,8 @@ class LowRankPortion(BucketSlice):
         self._decoded = []
         super().rollback()
 
-    def leave(self) -> None:
-        """Take a commit of the residual back, as the step failed: residuals are as before it."""
+    def on_failed_step(self) -> None:
+        """Roll a commit of the residual back, as the step failed or was given up: residuals are as before it."""
         # Both sums of a step have an effect together or not at all.
         if self.feedback is not None and self.settled:
             self.feedback.rollback(slice(None))
@@ -370,7 +371,7 @@ class LowRankPortion(BucketSlice):
     _moments: Sequence[torch.Tensor]
     """Gradient + residual of each matrix, float32[rows, columns], then its new residual."""
     _left: Sequence[Any] = ()
-    """P of each matrix, orthonormal, [rank, rows], after `turn`."""
+    """P of each matrix, orthonormal, [rank, rows], after `make_right_factor`."""
 
     def _begin(self) -> None:
         layout = self.layout
@@ -418,7 +419,7 @@ class HostPortion(LowRankPortion):
         self.submitted = True
         return communicator.submit(self._sent, feedback=self._kept, out=self._mean, **call)
 
-    def turn(self) -> None:
+    def make_right_factor(self) -> None:
         assert self.feedback is not None
         assert self.feedback.pending is not None
         layout = self.layout
@@ -511,7 +512,7 @@ class DevicePortion(LowRankPortion):
         self.submitted = True
         return communicator.submit(vector, **call)
 
-    def turn(self) -> None:
+    def make_right_factor(self) -> None:
         assert self.feedback is not None
         layout, staging = self.layout, self._staging
         with staging.on_kernels():

@@ -33,7 +33,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from hopsum.compile_ahead import is_compiling
-from hopsum.torch.step_times import COMPARE_VARIABLE, tell
+from hopsum.torch.step_times import COMPARE_VARIABLE, log_or_print
 
 PROCESS_GROUP: Final = "process group"
 """The name of the method without hopsum."""
@@ -226,7 +226,7 @@ class MethodChoice:
 
     def _say(self, text: str) -> None:
         if self._tells:
-            tell(_log, text)
+            log_or_print(_log, text)
         else:
             _log.info("%s", text)
 

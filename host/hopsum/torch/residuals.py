@@ -164,12 +164,12 @@ def norm_of(residuals: Named) -> float:
     return sqrt(sum(float(each.double().square().sum()) for each in residuals.values()))
 
 
-def takes(own: str, owner: str, *, same_workers: bool) -> bool:
+def inherits_residuals(own: str, owner: str, *, same_workers: bool) -> bool:
     """Return whether the rank `own` continues with saved residuals of `owner`. Both are RANK, or REPLICA/SHARD."""
     return own == owner if same_workers else own.partition("/")[2] == owner.partition("/")[2]
 
 
-def shared_out(
+def redistribute(
     saved: Saved | Iterable[Saved], own: str, workers: int, sizes: Mapping[str, int], **expected: int
 ) -> tuple[Saved, dict[str, torch.Tensor]]:
     """Return the last saved state, for its common entries, and the residuals with which this rank continues.
@@ -200,7 +200,7 @@ def shared_out(
             raise ValueError(f"states of different checkpoints: {before} and {facts}")
         last = state
         for owner, norm in state["norms"].items():
-            residuals = fitting(state["residuals"].get(owner, {}), sizes)
+            residuals = fit_residuals(state["residuals"].get(owner, {}), sizes)
             if owner in norms:
                 raise ValueError(f"two states are of rank {owner} of {facts['workers']}: load each rank's once")
             # torch's Distributed Checkpoint fills the tensors that this rank has, and a new state has none.
@@ -210,7 +210,7 @@ def shared_out(
                     "distributed checkpoint by hopsum.torch.load_checkpoint(state, folder)"
                 )
             norms[owner] = norm
-            if takes(own, owner, same_workers=facts["workers"] == workers):
+            if inherits_residuals(own, owner, same_workers=facts["workers"] == workers):
                 for name, residual in residuals.items():
                     shares[name] = shares[name] + residual if name in shares else residual
     if not last:
@@ -222,11 +222,11 @@ def shared_out(
     owners = [own] if before_workers == workers else [f"{rank}{slash}{shard}" for rank in range(before_workers)]
     missing = [owner for owner in owners if owner not in norms]
     if missing:
-        tell_lost(f"ranks {', '.join(missing)}", before_workers, list(norms.values()))
+        warn_of_lost_residuals(f"ranks {', '.join(missing)}", before_workers, list(norms.values()))
     return last, shares
 
 
-def tell_lost(whose: str, workers: int, norms: Sequence[float]) -> None:
+def warn_of_lost_residuals(whose: str, workers: int, norms: Sequence[float]) -> None:
     """Log a warning that residuals are lost, with an estimate of their size.
 
     Args:
@@ -252,7 +252,7 @@ def bare_names(names: Iterable[str]) -> dict[str, str]:
     return bare if len(set(bare.values())) == len(bare) else {name: name for name in bare}
 
 
-def fitting(saved: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
+def fit_residuals(saved: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
     """Return saved residuals by the names that parameters have here. Wrappers may have changed since.
 
     Raises:

@@ -36,9 +36,9 @@ from hopsum.torch.buckets import (
     ddp_in,
     drops_unused,
     group_of,
-    names_of,
     require_buckets,
     sparse_parameters,
+    uncompressed_names,
 )
 from hopsum.torch.device_codec import DeviceCodecs
 from hopsum.torch.low_rank import Matrices, matrices_of, require_low_rank, usual_rank
@@ -56,20 +56,20 @@ from hopsum.torch.residuals import (
     RankStateDict,
     Residuals,
     bare_names,
-    fitting,
+    fit_residuals,
     norm_of,
-    shared_out,
-    tell_lost,
+    redistribute,
+    warn_of_lost_residuals,
 )
 from hopsum.torch.step import ON_SWITCH_LOST, BucketSlice, FallBack, Step
 from hopsum.torch.step_times import (
     COMPARE_VARIABLE,
     StepTimes,
+    log_or_print,
     steps_to_compare,
-    tell,
 )
 from hopsum.torch.sum_order import SumOrder
-from hopsum.torch.tensor_parallel import replicated_beside_shards, shown
+from hopsum.torch.tensor_parallel import join_names, replicated_beside_shards
 from hopsum.torch.tensors import real_elements
 
 _VERSION: Final = 3
@@ -246,13 +246,13 @@ class HopsumState:
         if isinstance(module, DistributedDataParallel):
             names |= self._names_of_hidden(module, names)
         held = self._residuals.as_dict()
-        kept = fitting(held, {name: real_elements(parameter) for parameter, name in names.items()})
+        kept = fit_residuals(held, {name: real_elements(parameter) for parameter, name in names.items()})
         sparse = frozenset(names[each] for each in sparse_parameters(inner))
         replicated = replicated_beside_shards({name: each for each, name in names.items()})
         every = dict(inner.named_parameters(remove_duplicate=False))
         aliases = {bare: every[name] for name, bare in bare_names(every).items()}
         aliases |= {name: each for each, name in names.items()}
-        chosen = names_of(names, self.small_tensor_bytes, self.uncompressed, aliases)
+        chosen = uncompressed_names(names, self.small_tensor_bytes, self.uncompressed, aliases)
         plain = chosen | sparse | replicated
         group = group_of(module, comm, process_group)
         if self.method == "auto" and comm.is_newcomer:
@@ -274,12 +274,12 @@ class HopsumState:
         codecs = DeviceCodecs(comm, self.codec_on)
         # Here and not in a backward pass: kernels are compiled and checked, which takes seconds.
         for device in {parameter.device for parameter in names}:
-            if codecs.at(device) is not None and matrices is not None:
+            if codecs.codec_for(device) is not None and matrices is not None:
                 require_device_bytes(self._factors.kernels, device)
         if kept.keys() != held.keys():
             self._residuals.load(kept)
         if comm.workers < self.workers:
-            tell_lost(f"{self.workers - comm.workers}", self.workers, [norm_of(kept)])
+            warn_of_lost_residuals(f"{self.workers - comm.workers}", self.workers, [norm_of(kept)])
         # The mean divides by another number of workers, and owes as much as before.
         self._residuals.scale(comm.workers / self.workers)
         self.rank, self.workers = comm.rank, comm.workers
@@ -300,13 +300,13 @@ class HopsumState:
             matrices=matrices,
         )
         if replicated and self.rank == 0:
-            _log.info("not compressed, since tensor parallelism replicates them: %s", shown(replicated))
+            _log.info("not compressed, since tensor parallelism replicates them: %s", join_names(replicated))
         if group is not None and self.on_switch_lost == "fall_back":
             self._fall_back = FallBack(group, self._residuals, self.on_nonfinite)
         if group is not None and (self.method == "auto" or compared):
             self.choice = MethodChoice(
                 self._methods(comm.codec, matrices),
-                GroupSums(group).means,
+                GroupSums(group).average_numbers,
                 counted_steps=compared or COUNTED_STEPS,
                 decides=self.method == "auto",
                 tells=self.rank == 0,
@@ -366,7 +366,10 @@ class HopsumState:
 
     @property
     def method_in_use(self) -> str:
-        """Return the name of the method of the step in progress, or the last one, such as "low rank 8"."""
+        """Return the name of the method of the step in progress, or the last one, such as "low rank 8".
+
+        Raises RuntimeError for a state that was unpickled and not attached, where that compresses.
+        """
         if not self.compresses:
             return PROCESS_GROUP
         if self.factors_matrices and self._sender is not None and self._sender.low_rank is not None:
@@ -421,7 +424,7 @@ class HopsumState:
             if self._sender is not None and self._sender.low_rank is not None:
                 self._sender.low_rank.complete()
             self.steps += 1
-            self._times.hand_over()
+            self._times.note_last_bucket()
             step.over.add_done_callback(self._end_step)
             step.complete()
         return step, portions
@@ -457,7 +460,7 @@ class HopsumState:
         if asked and over.exception() is None and self._sender is not None:
             times = () if self.choice is None else self.choice.times
             measured = {each.method.name: each.step_s for each in times}
-            tell(_log, self._times.line(self.steps, self._sender.communicator.workers, measured))
+            log_or_print(_log, self._times.format_line(self.steps, self._sender.communicator.workers, measured))
 
     def _require_sender(self) -> Sender:
         if self._sender is None:
@@ -568,7 +571,7 @@ class HopsumState:
         )
 
     def load_state_dict(self, saved: StateDict | Iterable[StateDict]) -> None:
-        """Take over the states of all ranks (`state_dict`), in any order, whatever their number: see `shared_out`.
+        """Take over the states of all ranks (`state_dict`), in any order, whatever their number: see `redistribute`.
 
         Where the number of workers is as it was, this rank's own state is enough. Residuals of parameters that are not
         compressed here are added to their next gradients. A matrix whose factor is not there, or of another rank of the
@@ -580,7 +583,7 @@ class HopsumState:
                 steps. Nothing was changed.
         """
         sizes = {name: real_elements(each) for each, name in self._require_sender().names.items()}
-        state, residuals = shared_out(saved, self.owner, self.workers, sizes, version=_VERSION)
+        state, residuals = redistribute(saved, self.owner, self.workers, sizes, version=_VERSION)
         self._residuals.load(residuals)
         self._factors.load(state.get("factors", {}), sizes)
         self.steps, self.allreduces, self._scale = state["steps"], state["allreduces"], state["scale"]

@@ -126,23 +126,23 @@ class BucketSlice:
         self.feedback = None
         self.x.copy_(self.gather())
 
-    def clear(self, number: int) -> None:
+    def clear_mean(self, number: int) -> None:
         """Set the mean of a parameter of the layout to zero."""
         self.x[self.layout.own_places[number]] = 0
 
-    def apply(self) -> None:
-        """Keep the state with which the next step begins, now that the step has its means. There is none here."""
+    def keep_factors(self) -> None:
+        """Keep factors of low rank for the next step, now that the step has its means. There are none here."""
 
     def undo(self) -> None:
-        """Take back the effect of the sum on the residual, however it ended; harmless where the step did so."""
+        """Roll the effect of the sum on the residual back, however it ended; harmless where the step did so."""
         before, feedback = self.residual_before, self.feedback
         if feedback is not None and before is not None and feedback.residual is not before:
             feedback.rollback(slice(None))
 
-    def leave(self) -> None:
-        """Note that the step failed as the generation ended. The residual stays as the sum left it."""
+    def on_failed_step(self) -> None:
+        """React to a step that failed as the generation ended. Here residuals stay as the sum left them."""
 
-    def carry(self, residuals: Residuals) -> None:
+    def add_residuals(self, residuals: Residuals) -> None:
         """Add the residuals to the vector, and note whose they are."""
         for name, place in zip(self.layout.names, self.layout.own_places, strict=True):
             residual = residuals.read(name)
@@ -204,8 +204,10 @@ class Step:
             if added is not None:
                 self._sums.append(added)
 
-    def watch(self, sums: list[BucketSlice], used: torch.Tensor) -> None:
-        """Apply rule 3 (see the module) to sums at the end of the step.
+    def keep_unused(self, sums: list[BucketSlice], used: torch.Tensor) -> None:
+        """Let parameters without a gradient on any rank get zero, and keep their residuals, at the end of the step.
+
+        This is rule 3 of the module.
 
         Args:
             used: uint8[parameters of all sums], 0 for one without a gradient on any rank. It is read at the end only.
@@ -290,7 +292,7 @@ class Step:
                 # It ends the generation, and residuals hold what was not delivered (docs/training.md).
                 if not isinstance(error, CollectiveError | WorkersReplacedError):
                     for each in self._sums:
-                        each.leave()
+                        each.on_failed_step()
                     raise error
             # The step has no effect: what its sums have committed is taken back, on all ranks alike.
             if self._failures or self._dropped:
@@ -317,7 +319,7 @@ class Step:
         for sums, used in self._used:
             unused.update(_keep_residuals(sums, used))
         for each in self._sums:
-            each.apply()
+            each.keep_factors()
             for name in each.carried:
                 if name not in unused:
                     self._clear(name)
@@ -336,7 +338,7 @@ def _keep_residuals(sums: list[BucketSlice], used: torch.Tensor) -> list[str]:
         for number, (name, place) in enumerate(zip(each.layout.names, each.layout.own_places, strict=True)):
             if not next(flags):
                 found.append(name)
-                each.clear(number)
+                each.clear_mean(number)
                 if each.feedback is not None:
                     each.feedback.rollback(place)
     return found
@@ -355,7 +357,7 @@ _MEANS, _LOST, _FAILED = range(3)
 """Votes, of which the largest counts: means or an error of all ranks, the switch is lost here, any other error."""
 
 
-def is_loss(error: BaseException) -> bool:
+def is_switch_loss(error: BaseException) -> bool:
     """Return whether an error says that the switch, or a result of it, is lost on this rank."""
     others = (RankLeftError, WorkersReplacedError, CollectiveError)
     # A rank that lost its switch leaves the job, which the others hear as a MembershipError. A rank that is dead has no
@@ -392,7 +394,7 @@ class FallBack:
         # These are the same on all ranks anyway: no vote is needed for them.
         alike = (CollectiveError, WorkersReplacedError)
         own = [each for each in failures if not isinstance(each, alike)]
-        lost = [each for each in own if is_loss(each)]
+        lost = [each for each in own if is_switch_loss(each)]
         self._cause = lost[0] if lost else None
         # The largest vote counts: one rank that lost the switch makes all fall back, any other error stops all.
         vote = _FAILED
@@ -439,7 +441,7 @@ class FallBack:
             if each.compressed:
                 # Residuals as they were before the step, then added to the gradients: the exact mean delivers both.
                 each.rollback()
-                each.carry(self._residuals)
+                each.add_residuals(self._residuals)
                 each.x.div_(self._workers)
                 dist.all_reduce(each.x, group=self._group)
         broken = [each for each in sums if not each.is_finite]

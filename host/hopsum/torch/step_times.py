@@ -83,7 +83,7 @@ class StepTimes:
             self._first_begun_s = self._begun_s
         return before
 
-    def hand_over(self) -> None:
+    def note_last_bucket(self) -> None:
         """Note that the last bucket of the step is on its way."""
         self._handed_over_s = self._clock()
 
@@ -132,7 +132,7 @@ class StepTimes:
             "ring_bf16_s": ring_fp32_s / 2,
         }
 
-    def line(self, steps: int, workers: int, measured: Mapping[str, float] | None = None) -> str:
+    def format_line(self, steps: int, workers: int, measured: Mapping[str, float] | None = None) -> str:
         """Return the figures of `scalars` as one line of text, and an estimate of a ring's time or measured times.
 
         Args:
@@ -166,7 +166,7 @@ def ratio(dividend: float, divisor: float) -> float:
     return dividend / divisor if divisor else float("nan")
 
 
-def tell(log: Logger, text: str) -> None:
+def log_or_print(log: Logger, text: str) -> None:
     """Write a text that the user asked for to the log, or to stderr where the log does not take level INFO."""
     if log.isEnabledFor(INFO):
         log.info("%s", text)

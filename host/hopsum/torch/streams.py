@@ -48,7 +48,7 @@ class Streams:
     def adopt(self, tensor: torch.Tensor) -> None:
         """Keep the memory of a tensor of another stream from being used again before both streams are done with it."""
 
-    def room(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    def host_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return memory of the host, with any content, that copies reach without waiting."""
         return torch.empty(shape, dtype=dtype, device="cpu")
 
@@ -91,7 +91,7 @@ class CudaStreams(Streams):
         for stream in (self._kernels, self._copies):
             tensor.record_stream(stream)
 
-    def room(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    def host_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
 
     def wait(self) -> None:
@@ -144,7 +144,7 @@ class Staging:
         The copy goes beside the kernels that are queued already. The array may change when this returns.
         """
         # Pinned memory: only from there do copies run beside kernels, and return before they are done.
-        pinned = self.streams.room(array.shape, _DTYPES[array.dtype.name])
+        pinned = self.streams.host_buffer(array.shape, _DTYPES[array.dtype.name])
         pinned.numpy()[...] = array
         with self.streams.on_copies():
             # Allocated in the stream of copies, so that torch's allocator knows who writes first.
@@ -158,7 +158,7 @@ class Staging:
         return loaded
 
     def fetch(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Begin to copy `source`, which kernels queued so far make, to memory from `room`. `wait` waits for the copy.
+        """Begin to copy `source`, which kernels queued so far make, to a `host_buffer`. `wait` waits for the copy.
 
         The copy runs beside the kernels that are queued later.
         """
@@ -172,7 +172,7 @@ class Staging:
 
     def read(self, source: torch.Tensor) -> torch.Tensor:
         """Begin to copy a small tensor to the host in the order of the kernels. Return the copy, valid after `wait`."""
-        target = self.streams.room(tuple(source.shape), source.dtype)
+        target = self.streams.host_buffer(tuple(source.shape), source.dtype)
         with self.streams.on_kernels():
             target.copy_(source, non_blocking=True)
         self.bytes_to_host += source.nbytes

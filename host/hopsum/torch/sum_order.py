@@ -9,7 +9,7 @@ factor of a matrix, is there at another time on each rank. So its hook reserves 
     submit, group_start,   made at once             waits for its turn
       group_end
     reserve                the place is open        waits for its turn
-    leave                                           the place is closed: what waits is done, up to the next place
+    close_place                                     the place is closed: what waits is done, up to the next place
 
 In an open place its hook alone calls the communicator. A group of other hooks that is open then is ended before and
 begun again after it: its last vector would wait for a follower, which is behind the place.
@@ -119,14 +119,14 @@ class SumOrder:
         self._waiting.put(partial(self._count_groups, -1))
 
     def reserve(self, begin: Callable[[], object]) -> None:
-        """Keep a place for vectors that are not there yet. `leave` closes it.
+        """Keep a place for vectors that are not there yet. `close_place` closes it.
 
         Args:
             begin: is called when the turn has come: the caller may use the communicator itself from then on.
         """
         self._waiting.put(partial(self._open, begin))
 
-    def leave(self) -> None:
+    def close_place(self) -> None:
         """Close the open place. Make the calls that wait, in this thread, up to the next place."""
         if self._waiting.groups:
             self._communicator.group_start()

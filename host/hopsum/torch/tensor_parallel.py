@@ -33,13 +33,13 @@ def require_no_copies(parameters: Mapping[str, torch.Tensor], what: str) -> None
     """
     if copies := replicated_beside_shards(parameters):
         raise ValueError(
-            f"{what} beside tensor parallelism: {shown(copies)} would drift apart over the ranks that have a copy, "
-            "since each rank's job rounds in its own way. DistributedDataParallel(model, device_mesh=mesh['dp']) with "
-            "register_comm_hook leaves them uncompressed"
+            f"{what} beside tensor parallelism: {join_names(copies)} would drift apart over the ranks that have a "
+            "copy, since each rank's job rounds in its own way. DistributedDataParallel(model, device_mesh=mesh['dp']) "
+            "with register_comm_hook leaves them uncompressed"
         )
 
 
-def shown(names: frozenset[str]) -> str:
+def join_names(names: frozenset[str]) -> str:
     """Return names of parameters as text: the first four in order, and the number of the others."""
     first = ", ".join(sorted(names)[:4])
     return first if len(names) <= 4 else f"{first} and {len(names) - 4} more"

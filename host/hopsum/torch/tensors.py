@@ -150,5 +150,5 @@ def device_call(
     codecs = _codecs.setdefault(comm, {})
     if codec_on not in codecs:
         codecs[codec_on] = DeviceCodecs(comm, codec_on)
-    place = codecs[codec_on].at(tensor.device)
+    place = codecs[codec_on].codec_for(tensor.device)
     return None if place is None else DeviceCall(place, tensor, out)

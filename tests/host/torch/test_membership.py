@@ -25,7 +25,7 @@ from torch.distributed import checkpoint
 import hopsum
 from hopsum.agent import Communicator
 from hopsum.torch import DiLoCo, HopsumState, ReplicaState, load_checkpoint
-from hopsum.torch.residuals import norm_of, shared_out
+from hopsum.torch.residuals import norm_of, redistribute
 
 from .embedded import torchrun
 
@@ -74,7 +74,7 @@ def test_the_mean_owes_what_it_owed(seed: int, caplog: pytest.LogCaptureFixture)
     others = [saved_state(0, before, {"0.bias": torch.ones(2)}, "/2")] if suffix else []
     with caplog.at_level(logging.WARNING):
         shares = [
-            shared_out(rng.sample(kept + others, len(kept + others)), f"{rank}{suffix}", after, SIZES, version=3)[1]
+            redistribute(rng.sample(kept + others, len(kept + others)), f"{rank}{suffix}", after, SIZES, version=3)[1]
             for rank in range(after)
         ]
     assert owed(shares, after) == owed(there, before)
@@ -86,11 +86,11 @@ def test_the_same_ranks_have_their_own_residuals_again() -> None:
     states = [saved_state(rank, 3, {"0.bias": torch.full((2,), float(rank))}) for rank in (2, 0, 1)]
     for rank in range(3):
         for given in (states, iter(states), states[(rank + 1) % 3]):
-            assert shared_out(given, str(rank), 3, SIZES)[1]["0.bias"].tolist() == [rank, rank]
+            assert redistribute(given, str(rank), 3, SIZES)[1]["0.bias"].tolist() == [rank, rank]
 
 
 def test_what_is_lost_has_a_size(caplog: pytest.LogCaptureFixture) -> None:
-    shared_out(saved_state(1, 4, {"0.bias": torch.tensor([3.0, 4.0])}), "0", 2, SIZES)
+    redistribute(saved_state(1, 4, {"0.bias": torch.tensor([3.0, 4.0])}), "0", 2, SIZES)
     (line,) = caplog.messages
     assert line.startswith("the residuals of ranks 0, 2, 3 of 4 workers are lost: the mean will lack about 1.25 for")
 

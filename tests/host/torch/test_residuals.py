@@ -26,7 +26,7 @@ from hopsum.connection import connect
 from hopsum.torch import DiLoCo, HopsumState
 from hopsum.torch.buckets import Sender
 from hopsum.torch.diloco import Fragment, make_fragments
-from hopsum.torch.residuals import Residuals, bare_names, fitting, own_names
+from hopsum.torch.residuals import Residuals, bare_names, fit_residuals, own_names
 from hopsum.torch.step import Step
 
 SIZES = {"a": 3, "b": 1, "c": 4, "d": 2, "e": 7}
@@ -111,7 +111,7 @@ def test_names_that_a_model_has_itself() -> None:
     assert own_names(names, names) == {name: name for name in names}
     ones = torch.ones(1)
     with pytest.raises(ValueError, match=r"residual of '_orig_mod.a' .*no such parameter"):
-        fitting({"a": ones, "_orig_mod.a": ones}, {"a": 1})
+        fit_residuals({"a": ones, "_orig_mod.a": ones}, {"a": 1})
 
 
 def test_the_last_allreduce_can_be_undone() -> None:
@@ -199,10 +199,10 @@ class HeldAgent(InstantAgent):
 class InstantGroup:
     """The only rank."""
 
-    def mean(self, x: torch.Tensor) -> torch.futures.Future[Any]:
-        return self.any(x)
+    def average(self, x: torch.Tensor) -> torch.futures.Future[Any]:
+        return self.merge_flags(x)
 
-    def any(self, flags: torch.Tensor) -> torch.futures.Future[Any]:
+    def merge_flags(self, flags: torch.Tensor) -> torch.futures.Future[Any]:
         future: torch.futures.Future[Any] = torch.futures.Future()
         future.set_result([flags])
         return future

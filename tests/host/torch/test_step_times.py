@@ -20,7 +20,7 @@ from hopsum.agent.allreduce_results import SocketTraffic, heartbeat_counts
 from hopsum.config import ConfigError
 from hopsum.errors import RankLeftError
 from hopsum.torch import HopsumState, hopsum_hook
-from hopsum.torch.step import is_loss
+from hopsum.torch.step import is_switch_loss
 from hopsum.torch.step_times import StepTimes, steps_to_compare
 from hopsum_wire.membership import MembershipError
 from hopsum_wire.watch.heartbeat import wait_share
@@ -45,7 +45,7 @@ def test_waiting_and_a_ring_at_the_same_rate() -> None:
         begun.append(times.begin_step())
         clock.now_s += 1.0
         times.end_allreduce(result(0.5, 1000, 2000), 2000)
-        times.hand_over()
+        times.note_last_bucket()
         clock.now_s += 3.0
         times.end_allreduce(result(3.5, 3000, 2000), 2000)  # half a second of it beside the first one
         times.end_step()
@@ -59,14 +59,14 @@ def test_waiting_and_a_ring_at_the_same_rate() -> None:
     assert scalars["bytes_by_ring_bf16"] == 2 * scalars["bytes_by_ring_fp32"]
     assert scalars["ring_fp32_s"] == pytest.approx(3.5 * 6)
     assert scalars["ring_bf16_s"] == pytest.approx(3.5 * 3)
-    line = times.line(2, 4)
+    line = times.format_line(2, 4)
     measured, _, estimate = line.partition("; estimate: ")
     told = "step 2: 6000.0 ms, of which 3000.0 ms waiting for the network; 0.17 of the bytes of a ring in fp32, "
     assert measured == told + "0.33 in bf16"
     assert estimate.startswith(
         "at this rate (0 Mbit/s) a ring takes 21000.0 ms in fp32 and 10500.0 in bf16, less where"
     )
-    line = times.line(2, 4, {"thc": 6.0, "process group": 4.5})
+    line = times.format_line(2, 4, {"thc": 6.0, "process group": 4.5})
     assert line == f"{measured}; measured: 6000.0 ms by thc, 4500.0 ms by process group"
 
 
@@ -74,18 +74,18 @@ def test_steps_through_the_process_group_change_no_figure_of_hopsum() -> None:
     """As after method="auto", HOPSUM_COMPARE or start_iter: the ring's time was divided by all steps."""
     clock = FakeClock()
     times = StepTimes(clock)
-    assert "; none of the steps went through hopsum;" in times.line(0, 2)
+    assert "; none of the steps went through hopsum;" in times.format_line(0, 2)
     found = []
     for step in range(4):
         times.begin_step()
         clock.now_s += 1.0
         if step < 2:
             times.end_allreduce(result(0.5, 1000, 1000), 2000)
-        times.hand_over()
+        times.note_last_bucket()
         times.end_step()
         found.append(times.scalars(2)["ring_fp32_s"])
     assert found == [found[0]] * 4
-    assert "; 2 of the steps went through hopsum, with " in times.line(4, 2)
+    assert "; 2 of the steps went through hopsum, with " in times.format_line(4, 2)
 
 
 def test_a_step_that_was_given_up_is_not_told() -> None:
@@ -94,7 +94,7 @@ def test_a_step_that_was_given_up_is_not_told() -> None:
     times.begin_step()
     clock.now_s += 1.0
     assert times.begin_step() is None
-    times.hand_over()
+    times.note_last_bucket()
     times.end_step()
     clock.now_s += 2.0
     assert times.begin_step() == (2.0, 0.0)
@@ -166,6 +166,6 @@ def test_falling_back_needs_a_process_group() -> None:
 
 def test_a_job_that_ended_by_another_rank_is_lost_for_all_of_them() -> None:
     """A rank that lost the switch leaves, and the others' job ends with it: they all fall back."""
-    assert is_loss(MembershipError("rank 2 left unfinished: AllReduceTimeoutError"))
-    assert not is_loss(RankLeftError("rank 2 has finished"))
-    assert not is_loss(ValueError("my own bug"))
+    assert is_switch_loss(MembershipError("rank 2 left unfinished: AllReduceTimeoutError"))
+    assert not is_switch_loss(RankLeftError("rank 2 has finished"))
+    assert not is_switch_loss(ValueError("my own bug"))

@@ -10,7 +10,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from hopsum.torch.codec import triton_kernels
-from hopsum.torch.codec.torch_kernels import WARPS, options
+from hopsum.torch.codec.torch_kernels import WARPS, compiler_options
 
 POINTERS = {
     "beyond_ptr": "*i32", "bounds_ptr": "*i32", "cells_ptr": "*i32", "codes_ptr": "*u16", "counts_ptr": "*i32",
@@ -37,7 +37,7 @@ def compile_kernel(name: str, types: dict[str, str] | None = None, **constants: 
     signature = {argument: known.get(argument, "i32") for argument in kernel.arg_names}
     places = {(kernel.arg_names.index(argument),): value for argument, value in constants.items()}
     source = ASTSource(fn=kernel, signature=signature, constexprs=places)
-    compiled = triton.compile(source, target=GPUTarget("cuda", 80, 32), options=options(WARPS))
+    compiled = triton.compile(source, target=GPUTarget("cuda", 80, 32), options=compiler_options(WARPS))
     print(name, constants, len(compiled.asm["cubin"]))
 
 

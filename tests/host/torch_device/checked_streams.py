@@ -4,7 +4,7 @@
 Two accesses to the same bytes, one of them a write, have to be ordered by what orders them on a GPU: one stream, a mark
 that is waited for, the host's wait, or that the host queues an operation after what it has done. The order is kept in
 vector clocks. New memory counts as written where it is made, since torch's allocator reuses it in that stream's order.
-Memory from `room` is the host's, all other memory the device's.
+Memory from `host_buffer` is the host's, all other memory the device's.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class CheckedStreams(Streams):
     def adopt(self, tensor: torch.Tensor) -> None:
         """Do nothing: all memory stays."""
 
-    def room(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    def host_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         with _disable_current_modes():
             made = torch.empty(shape, dtype=dtype).as_subclass(HostMemory)
         made.noted = self

@@ -423,7 +423,7 @@ WARPS: Final = 4
 exchange."""
 
 
-def options(warps: int) -> dict[str, Any]:
+def compiler_options(warps: int) -> dict[str, Any]:
     """Return Triton's compiler options for so many warps, without fused multiply-add, which rounds otherwise."""
     return {"num_warps": warps, "enable_fp_fusion": False}
 
@@ -548,7 +548,7 @@ class TritonKernels(TorchKernels):
             return
         # A launch goes to the current device, which may be another one of the process.
         with torch.cuda.device(rows.device):
-            kernel[(programs,)](*arguments, **options(self._warps))
+            kernel[(programs,)](*arguments, **compiler_options(self._warps))
 
 
 def _numbers(keys: BlockKeys) -> tuple[int, int, int]:
