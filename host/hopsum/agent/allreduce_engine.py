@@ -418,7 +418,7 @@ class AllReduceEngine:
 
     def _leave_out(self, task: Task, reduction: Reduction) -> None:
         """Sum zeros in place of skipped codes, because another rank may have their phase in the stream (O5)."""
-        phase = reduction.left_out
+        phase = reduction.zero_phase
         if phase is None or not task.fully_submitted:
             task.zeros = phase
             return

@@ -260,7 +260,7 @@ class Reduction(ABC):
         return None
 
     @property
-    def left_out(self) -> CollectivePhase | None:
+    def zero_phase(self) -> CollectivePhase | None:
         """Return a new phase of zeros that a skipped reduction still sums, None if there is nothing to sum.
 
         Another rank may have submitted the phase already (`preview`).

@@ -117,7 +117,7 @@ class RangeCodec(KernelCodec, ABC):
         return None
 
     def begun_ranges(self, stream: ChunkStream) -> SharedRanges:
-        """Return the shared ranges with which machine code has begun a stream."""
+        """Return the shared ranges with which machine code has begun a stream. Only a codec with such code has this."""
         raise NotImplementedError
 
     def begin(self, stream: ChunkStream, own: Words, shared: SharedRanges) -> None:

@@ -53,7 +53,7 @@ class BlockReduction(Reduction):
             self._require_phase()
 
     @property
-    def left_out(self) -> CollectivePhase | None:
+    def zero_phase(self) -> CollectivePhase | None:
         return self._codes_phase() if self.state is ReductionState.SKIPPED else None
 
     def _codes_phase(self) -> CollectivePhase:

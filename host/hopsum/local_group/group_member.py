@@ -84,13 +84,14 @@ class LocalGroupMember(LocalRank):
         return self._is_newcomer
 
     def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
-        """Return the state that the leader fetches, once the leader's program has called `fetch_state` too.
+        """Wait for the state that the leader fetches, and return it. The leader's program calls `fetch_state` too.
 
         Args:
             wait_s: most seconds until the leader begins to fetch. The transfer has no limit here.
 
         Raises:
-            HopsumError: as `Communicator.fetch_state`, or the leader's error.
+            HopsumError: as `Communicator.fetch_state`, or the leader's error, once: the next call waits for the
+                leader's next one.
         """
         if not self.is_newcomer:
             return super().fetch_state(wait_s, bytes_max=bytes_max)

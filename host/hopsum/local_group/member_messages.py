@@ -71,10 +71,11 @@ class SegmentPool:
         self._made = 0
 
     def allocate(self, elements: int) -> tuple[SharedVector, int | None]:
-        """Return a segment for at least so many elements, and its descriptor if the segment is new, else None.
+        """Take a segment for at least so many elements out of the pool, or make one. Return it and its descriptor.
 
-        The smallest free segment that fits is taken out of the pool until `release`. The other process needs the
-        descriptor. The caller closes the descriptor. Raises OSError if there is not enough memory.
+        It is out of the pool until `release`. The descriptor is None for a segment that was free, the smallest that
+        fits. The other process needs that of a new one, and the caller closes it. Raises OSError if there is not
+        enough memory.
         """
         # Best fit: buckets of a model have few sizes, so after one step no segment is made any more.
         fitting = [each for each in self._free if each.elements >= elements]

@@ -57,11 +57,11 @@ class JobsClient:
         return reply
 
     def jobs(self) -> list[pb.Job]:
-        """Return all jobs, without the counters of switches."""
+        """Ask for all jobs, and return them without the counters of switches."""
         return list(self._call("ListJobs", pb.ListJobsRequest()).jobs)
 
     def job(self, name: str) -> pb.Job:
-        """Return one job. Raises ControllerError if there is no job of this name."""
+        """Ask for one job, with its counters, and return it. Raises ControllerError if there is no job of this name."""
         found: pb.Job = self._call("GetJob", pb.GetJobRequest(name=name))
         return found
 
@@ -95,7 +95,7 @@ class JobsClient:
         self._call("RotateJobToken", pb.RotateJobTokenRequest(name=name, revoke_earlier=True))
 
     def backup(self) -> bytes:
-        """Return the content of the controller's database as it is now.
+        """Download the controller's database as it is now, and return its content.
 
         Raises ControllerUnreachableError if the transfer broke off.
         """
@@ -110,11 +110,11 @@ class JobsClient:
         return bytes(content)
 
     def switches(self) -> list[pb.Switch]:
-        """Return all switches."""
+        """Ask for all switches, and return them."""
         return list(self.cluster().switches)
 
     def cluster(self) -> pb.ListSwitchesResponse:
-        """Return all switches, and the faults of the controller itself."""
+        """Ask for all switches and the faults of the controller itself, and return them."""
         found: pb.ListSwitchesResponse = self._call("ListSwitches", pb.ListSwitchesRequest())
         return found
 

@@ -88,7 +88,7 @@ class InProcessGroup:
                     self._require_whole()
             return self._result
 
-    def leave(self, rank: int, why: str) -> None:
+    def break_up(self, rank: int, why: str) -> None:
         """Break the group: waiting and later calls of `meet` raise RankLeftError.
 
         Args:
@@ -111,7 +111,7 @@ class InProcessGroup:
         try:
             self._result = combine(values)
         except BaseException as error:
-            self.leave(rank, f"could not sum: {error}")
+            self.break_up(rank, f"could not sum: {error}")
             raise
         # A new number tells ranks that wake up that their meeting is over, also where the next one has begun.
         self._number += 1
@@ -120,7 +120,7 @@ class InProcessGroup:
 
     def _give_up(self, rank: int, deadline_s: float) -> None:
         missing = tuple(each for each in range(self.workers) if each not in self._brought)
-        self.leave(rank, f"gave up after {deadline_s:g} s")
+        self.break_up(rank, f"gave up after {deadline_s:g} s")
         joined = [each for each in missing if each in self.ranks]
         raise AllReduceTimeoutError(
             f"no sum in memory://{self.name} within {deadline_s:g} s: ranks {list(missing)} of {self.workers} "
@@ -209,8 +209,8 @@ class MemoryCommunicator(SerialCommunicator):
         return Summed(results.copy(), contributors.copy(), phase.payloads.nbytes)
 
     def _interrupt(self) -> None:
-        self._group.leave(self.rank, "has left")
+        self._group.break_up(self.rank, "has left")
 
     def _leave(self, why: BaseException | None) -> None:
-        self._group.leave(self.rank, "has left" if why is None else f"failed: {why}")
+        self._group.break_up(self.rank, "has left" if why is None else f"failed: {why}")
         _part(self._group, self.rank)

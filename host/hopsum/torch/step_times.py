@@ -74,7 +74,7 @@ class StepTimes:
         self._bytes_down = 0
 
     def begin_step(self) -> StepTime | None:
-        """Note that the first bucket of a step is here. Return the times of the step before, if that has ended."""
+        """Note that a step has its first bucket. Return the times of the step before, None unless that has ended."""
         now = self._clock()
         before = None if self._last_wait_s is None else StepTime(now - self._begun_s, self._last_wait_s)
         self._begun_s, self._last_wait_s, self._is_summed = now, None, False

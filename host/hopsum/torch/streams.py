@@ -33,7 +33,7 @@ class Streams:
     device = torch.device("cpu")
 
     def mark(self) -> Mark:
-        """Return a mark at the end of the calling thread's current stream of the device."""
+        """Return a mark at the end of the calling thread's current stream of the device; None on the CPU."""
 
     @contextmanager
     def on_kernels(self, after: Mark = None) -> Iterator[None]:

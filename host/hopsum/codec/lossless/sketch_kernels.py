@@ -162,7 +162,7 @@ class SketchKernels:
             out[:] = np.rint(np.where(scale != 0, x[members], np.float32(0)) * scale).astype(np.int32)
 
     def peel(self, members: Words, layout: SketchLayout, order: Words) -> int:
-        """Return how many edges peel. `order` then has these first, then the others, ascending."""
+        """Fill `order` with the edges that peel, then with the others, ascending. Return how many peel."""
         # Per round: cells of one edge, from the number of edges of each cell and the sum of their numbers.
         cells, _ = cells_and_signs(members, layout)
         edges = np.arange(members.size)
