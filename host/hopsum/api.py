@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from typing import Any, Final, Literal, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -185,8 +186,9 @@ def disconnect(url: str | None = None) -> None:
     with _lock:
         closed = [_opened.pop(each) for each in list(_opened) if url is None or each == url]
     # Outside the lock: `close` waits for the other ranks, whose threads may be of this process.
-    for each in closed:
-        each.close()
+    with ExitStack() as stack:  # all are closed where one raises
+        for each in closed:
+            stack.callback(each.close)
 
 
 def _communicator(comm: Communicator | str | None) -> Communicator:

@@ -255,7 +255,7 @@ def parse_membership(text: str, *, where: str = "membership") -> JobMembership:
     """
     try:
         document = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise MembershipError(f"{where} is no JSON: {error}") from error
     return _membership(_Object(document, where, ""), sharded=True)
 

@@ -123,7 +123,7 @@ def open_hosts(
                 size |= {"min_workers": least_hosts, "replace_s": replace_s(config.lease_s)}
             target, token = _start_job(children, config, codec, secret, switches, hosts_of, **size)
             if least_hosts is not None:
-                kept.callback(watch_hosts(meeting, target, secret, owners))
+                kept.callback(watch_hosts(meeting, target, secret, JOB, owners))
             return target, token, config.lease_s
 
         # All ranks take part in each exchange, also those without anything to tell: a failure anywhere reaches them

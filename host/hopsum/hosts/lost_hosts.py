@@ -42,7 +42,9 @@ def replace_s(lease_s: float) -> float:
     return min(_REPLACE_S, lease_s / 4)
 
 
-def watch_hosts(meeting: Meeting, target: str, secret: str, owners: dict[str, int]) -> Callable[[], None]:
+def watch_hosts(
+    meeting: Meeting, target: str, secret: str, job: str, owners: dict[str, int]
+) -> Callable[[], None]:
     """Start a thread that moves the shards of lost hosts to spare switches. Return the function that stops the thread.
 
     The thread also admits restarted ranks to the meeting, and sets `meeting.absent`. It logs each move. Errors of the
@@ -51,6 +53,7 @@ def watch_hosts(meeting: Meeting, target: str, secret: str, owners: dict[str, in
     Args:
         target: the controller's address, HOST:PORT.
         secret: the token of its administrator.
+        job: the name of the hosts' job. An administrator may make others there.
         owners: by name of each switch, the rank on its host.
     """
     over = threading.Event()
@@ -58,7 +61,9 @@ def watch_hosts(meeting: Meeting, target: str, secret: str, owners: dict[str, in
 
     def look(jobs: JobsClient) -> None:
         # The list has no counters: to read those of a switch that is lost takes seconds.
-        (found,) = jobs.jobs()
+        found = next((each for each in jobs.jobs() if each.name == job), None)
+        if found is None:
+            raise RuntimeError(f"job {job} is deleted")
         evicted = (each.rank for each in found.members if each.phase == pb.MEMBER_PHASE_LOST)
         meeting.absent = frozenset((*found.absent_ranks, *evicted))
         # For good: a rank that comes again starts no switch.

@@ -299,6 +299,8 @@ class DeviceReduction(BlockReduction):
             beyond = self._decode(results, taken)
             if self._feedback is not None:
                 self._subtract_delivered(contributors, beyond)
+                # Results that were refused may be given again: the sample of the refused ones is not counted.
+                del self.squares[1:]
                 self._take_sample(self._x)
             # In the order of the kernels: it is there when the mean is.
             flag = staging.read(beyond)

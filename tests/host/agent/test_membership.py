@@ -166,7 +166,10 @@ def test_malformed(path: Path, key: str, value: Any, message: str) -> None:
     assert str(path) in str(raised.value)
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "is no JSON"), ("[]", "the document is no JSON object")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "is no JSON"), ("[" * 100_000, "is no JSON"), ("[]", "the document is no JSON object")],
+)
 def test_other_documents(text: str, message: str) -> None:
     with pytest.raises(MembershipError, match=f"membership.*{message}"):
         parse_membership(text)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import hopsum
+from hopsum import api
 from hopsum.agent import Communicator
 from hopsum.api import ReduceOp, _read
 from hopsum.codec import NonFiniteError
@@ -200,6 +201,20 @@ class TestNoJob:
         hopsum.disconnect()
         with pytest.raises(HopsumError, match=r"ranks \[1\] of 2 brought nothing"):
             hopsum.allreduce(np.ones(2), url)
+
+    def test_disconnect_closes_all_where_one_raises(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        urls = [f"memory://closed-{number}?workers=1" for number in range(3)]
+        for url in urls:
+            hopsum.allreduce(np.ones(2), url)
+
+        def fail() -> None:
+            raise OSError("no such link")
+
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="no such link"):
+            patch.setattr(api._opened[urls[1]], "close", fail)
+            hopsum.disconnect()
+        for url in urls[::2]:
+            hopsum.connect(url).close()
 
     def test_urls_are_checked(self) -> None:
         with pytest.raises(ConfigError, match="sums nowhere"):

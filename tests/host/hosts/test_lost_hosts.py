@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,8 +18,10 @@ from hopsum.config import Config, ConfigError
 from hopsum.connection.hosts_url import open_over_hosts
 from hopsum.connection.open_agent import Hooks
 from hopsum.connection.url import split_url
+from hopsum.hosts import lost_hosts
 from hopsum.hosts.lost_hosts import spare_switches
 from hopsum_topologies.star import Star
+from hopsum_wire.control import control_pb2 as pb
 
 from ...support.processes import await_that
 from ...support.targets import require_namespaces
@@ -48,6 +51,33 @@ def test_any_hosts_that_are_left_have_a_switch_for_each_shard() -> None:
         for fewest in range(1, hosts + 1):
             spare = spare_switches(hosts, fewest)
             assert fewest * (1 + spare) >= hosts > fewest * spare
+
+
+def test_shards_move_also_where_the_controller_has_other_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An administrator may make jobs at the hosts' controller, and delete the hosts' own."""
+    moved = threading.Event()
+    switches, lost = ["hosts-0", "hosts-1"], pb.Member(rank=1, phase=pb.MEMBER_PHASE_LOST)
+    answers = iter([[], [pb.Job(name="other"), pb.Job(name="hosts", switches=switches, members=[lost])]])
+
+    class Jobs:
+        def __init__(self, *_: object) -> None: ...
+
+        def jobs(self) -> list[pb.Job]:
+            return next(answers, [])
+
+        def move(self, job: str, source: str, target: str) -> pb.MoveJobResponse:
+            assert (job, source, target) == ("hosts", "hosts-1", "hosts-2")
+            moved.set()
+            return pb.MoveJobResponse(to_switch=target)
+
+    monkeypatch.setattr(lost_hosts, "JobsClient", Jobs)
+    monkeypatch.setattr(lost_hosts, "_LOOK_S", 0.01)
+    meeting: Any = SimpleNamespace(absent=frozenset(), admit=lambda ranks: None)
+    stop = lost_hosts.watch_hosts(meeting, "127.0.0.1:1", "", "hosts", {"hosts-0": 0, "hosts-1": 1, "hosts-2": 0})
+    try:
+        assert moved.wait(60)
+    finally:
+        stop()
 
 
 def sums(rank: HostProcess) -> list[tuple[float, str, str]]:

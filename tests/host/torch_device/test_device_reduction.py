@@ -222,6 +222,21 @@ def test_sums_that_the_table_cannot_make_change_no_residual(form: str) -> None:
     np.testing.assert_allclose(rank.held.residual.numpy(), np.linspace(-1, 1, 5000, dtype=np.float32), atol=2.0**-22)
 
 
+def test_results_after_refused_ones_give_one_sample() -> None:
+    codec = make_codec("thc:result_bits=8", workers=2, backend="numpy")
+    rank = Rank(codec, device_codec(codec, CPU), 0, 5000)
+    rank.start(np.linspace(-1, 1, 5000, dtype=np.float32), 0)
+    alone = np.ones(len(rank.phase.payloads), np.uint64)
+    take([rank], sum_up(codec, [rank], alone), alone)
+    sums = sum_up(codec, [rank], np.ones(5, np.uint64))
+    refused = sums.copy()
+    refused[3, 77] = 255
+    with pytest.raises(CodecError, match="the table ends at"):
+        rank.device.on_results(refused, np.ones(5, np.uint64))
+    rank.device.on_results(sums, np.ones(5, np.uint64))
+    assert len(rank.device.squares) == 2
+
+
 def test_errors_name_what_the_host_names() -> None:
     """The message names the tensor and the elements."""
     codec = make_codec("thc", workers=1, backend="numpy")
