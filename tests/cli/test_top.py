@@ -212,7 +212,7 @@ def test_jobs_that_need_somebody_come_first(cluster: Cluster, address: str, caps
     cluster.make("b-waits")[0].join()
     cluster.make("a-idle")
     expected = ["e-degraded", "d-failed", "c-runs", "b-waits", "a-idle"]
-    assert [job["name"] for job in PageState(cluster.controller).document()["jobs"]] == expected
+    assert [job["name"] for job in PageState(cluster.controller).read_values()["jobs"]] == expected
     now = look(cluster, address)
     for words, left in (
         ([], expected),

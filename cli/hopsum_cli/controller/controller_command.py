@@ -23,9 +23,15 @@ from hopsum_controlplane.cluster import ClusterConfig, StateStore, load_config
 from hopsum_controlplane.cluster.cluster_config import SwitchConfig
 from hopsum_controlplane.cluster.switch_inventory import MayRemove
 from hopsum_controlplane.errors import ControlPlaneError, StoreLockedError
-from hopsum_controlplane.service.controller_process import ConfigReloader, Running, Vitals, raise_limit, running
-from hopsum_controlplane.service.grpc_service import safeguards
-from hopsum_controlplane.service.log_format import FORMATS, log_to, set_level
+from hopsum_controlplane.service.controller_process import (
+    ConfigReloader,
+    ControllerHealth,
+    RunningController,
+    raise_open_files_limit,
+    run_controller,
+)
+from hopsum_controlplane.service.grpc_service import read_safeguards
+from hopsum_controlplane.service.log_format import FORMATS, configure_logging, set_level
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # systemd advises to report at half of WatchdogSec; a third leaves room for one report that comes late.
@@ -95,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
     It logs to stderr, and prints a line on stdout when it serves. For the main thread.
     """
     options = build_parser().parse_args(arguments)
-    log = log_to(form=options.log, level="info")
+    log = configure_logging(form=options.log, level="info")
     if options.die_with_parent is not None:
         die_with_parent(options.die_with_parent)
     try:
@@ -106,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
             print(_checked(config))
             return 0
         # Clients must not be able to take the descriptors that switches and database need.
-        raise_limit()
+        raise_open_files_limit()
         _serve(config, options)
     except ControlPlaneError as error:
         if options.log == "json":
@@ -136,7 +142,7 @@ def _serve(config: ClusterConfig, options: argparse.Namespace) -> None:
             print(f"ready listen={controller.address} switches={switches}", flush=True)
             manager.ready(f"listens at {controller.address}")
             reloading = ConfigReloader(options.config, config, controller.service)
-            while (number := _next_signal(signals, manager, controller.vitals)) is signal.SIGHUP:
+            while (number := _next_signal(signals, manager, controller.health)) is signal.SIGHUP:
                 # systemd's order: RELOADING before the work, READY after it, or `systemctl reload` waits for ever.
                 manager.reloading()
                 reloading.reload()
@@ -156,12 +162,12 @@ def _enter(
     options: argparse.Namespace,
     signals: SignalQueue,
     manager: ServiceManager,
-) -> tuple[ClusterConfig, Running] | None:
+) -> tuple[ClusterConfig, RunningController] | None:
     """Begin to serve. A standby waits for the database before. Returns None when a signal ends the wait."""
     waits = False
     while True:
         try:
-            return config, stack.enter_context(running(config, may_remove=removal_question(options)))
+            return config, stack.enter_context(run_controller(config, may_remove=removal_question(options)))
         except StoreLockedError:
             if not options.standby:
                 raise
@@ -184,7 +190,7 @@ def _read_again(config: ClusterConfig, options: argparse.Namespace) -> ClusterCo
     """Read the configuration of a standby again. Return the one from before where the file does not fit."""
     try:
         found = load_config(options.config)
-        safeguards(found)
+        read_safeguards(found)
     except ControlPlaneError as error:
         _log.error("SIGHUP: %s; nothing has changed", error)
         return config
@@ -219,7 +225,7 @@ def removal_question(options: argparse.Namespace) -> MayRemove | None:
 
 
 def _next_signal(
-    signals: SignalQueue, manager: ServiceManager, vitals: Vitals | None, within_s: float | None = None
+    signals: SignalQueue, manager: ServiceManager, health: ControllerHealth | None, within_s: float | None = None
 ) -> signal.Signals | None:
     """Wait for a signal, for some seconds or for ever. Return None when none came.
 
@@ -229,7 +235,7 @@ def _next_signal(
     waits_s = [each for each in (beat_s, within_s) if each is not None]
     while (found := signals.wait(min(waits_s, default=None))) is None:
         # A controller that hangs does not report, so that the watchdog ends it, and its lock with it.
-        if vitals is not None and (why := vitals.why_not_healthy()):
+        if health is not None and (why := health.why_not_healthy()):
             _log.error("not healthy: %s", why)
         else:
             manager.alive()
@@ -284,7 +290,7 @@ def _checked(config: ClusterConfig) -> str:
 
     Raises ControlPlaneError as a start does.
     """
-    found = safeguards(config)
+    found = read_safeguards(config)
     lines = [in_words(config, found.admin_tokens)]
     try:
         StateStore.check(config.database)

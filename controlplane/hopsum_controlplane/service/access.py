@@ -15,7 +15,7 @@ from hopsum_wire.control.services import BEARER
 ANYBODY: Final = "anybody"
 
 
-def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+def bearer_token(metadata: Iterable[tuple[str, str | bytes]]) -> str:
     """Return the bearer token of a call's metadata, empty without one, or if it is too long for a token."""
     for key, value in metadata:
         if key == "authorization" and isinstance(value, str) and value.startswith(BEARER):

@@ -19,8 +19,8 @@ _DESCRIPTORS: Final = "/proc/self/fd"
 _LAST_DATA_RECV: Final = struct.Struct("=52xI")
 
 
-def silences_s() -> dict[str, float]:
-    """Return the seconds since bytes last came over each TCP connection of this process, by peer as gRPC names it.
+def read_silences_s() -> dict[str, float]:
+    """Read the seconds since bytes last came over each TCP connection of this process, by peer as gRPC names it.
 
     A peer is for example "ipv4:10.0.0.1:4321". Empty where the system does not say: it is no Linux, or the process has
     no descriptor left to read the list with.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A controller's parts, composed::
 
-    state store -> cluster controller, which takes the switches over -> pulse -> service -> page and metrics
+    state store -> cluster controller, which takes the switches over -> maintenance -> service -> page and metrics
 
 and ended in the reverse order: no call is taken any more before anything behind it ends. The entries on the switches
 stay, and jobs continue, until a controller comes back to the same database.
@@ -31,7 +31,7 @@ from hopsum_controlplane.cluster import (
 from hopsum_controlplane.cluster.switch_inventory import MayRemove
 from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.service.grpc_service import Service, safeguards
+from hopsum_controlplane.service.grpc_service import Service, read_safeguards
 from hopsum_controlplane.service.log_format import set_level
 from hopsum_controlplane.web import WebServer
 
@@ -41,14 +41,14 @@ ABSENT_PERIODS: Final = 4
 _log: Final = logging.getLogger(__name__)
 
 
-def seconds_with_sleep() -> float:
-    """Return seconds that never go back, and that count the sleep of the machine where the system counts it."""
+def boot_clock_s() -> float:
+    """Return seconds that never go back. They include the sleep of the machine where the system has CLOCK_BOOTTIME."""
     # CLOCK_BOOTTIME goes on while the machine sleeps, which CLOCK_MONOTONIC does not.
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
-class Pulse:
-    """The threads that keep a cluster going: each `period_s` seconds `check_leases`, and `reconcile` of every switch.
+class MaintenanceThreads:
+    """The threads that call `check_leases`, and `reconcile` of every switch, each `period_s` seconds.
 
     A context manager: the threads run in its block. Its end waits for work in progress, which the deadlines of a
     switch's calls bound. `clock` gives seconds that continue while this process is stopped.
@@ -59,12 +59,12 @@ class Pulse:
         controller: ClusterController,
         period_s: float = PERIOD_S,
         *,
-        clock: Callable[[], float] = seconds_with_sleep,
+        clock: Callable[[], float] = boot_clock_s,
     ) -> None:
         self._controller, self._clock = controller, clock
         self._period_s = period_s
         self._leases_at_s = clock()
-        self.beat_at_s = time.monotonic()
+        self.leases_checked_at_s = time.monotonic()
         """The time at which leases were last looked at, seconds of `time.monotonic`."""
         self._over = threading.Event()
         self._leases = threading.Thread(target=self._beat, name="hopsum-pulse-leases", daemon=True)
@@ -77,7 +77,7 @@ class Pulse:
     def check_leases(self) -> None:
         """Extend all leases by the time for which this process was stopped, if it was. Then evict silent members.
 
-        Sets `beat_at_s`.
+        Sets `leases_checked_at_s`.
         """
         now_s = self._clock()
         # Measured before anybody is judged: members could not be heard while the process stood still.
@@ -85,7 +85,7 @@ class Pulse:
         if away_s > ABSENT_PERIODS * self._period_s:
             self._controller.liveness.excuse(away_s)
         self._controller.expire()
-        self.beat_at_s = time.monotonic()
+        self.leases_checked_at_s = time.monotonic()
 
     def __enter__(self) -> Self:
         self._leases_at_s = self._clock()
@@ -120,7 +120,7 @@ ANSWER_S: Final = 2.0
 """The time that the service's event loop has for an answer."""
 
 
-class Vitals:
+class ControllerHealth:
     """The liveness and readiness of the controller, for systemd, Kubernetes and load balancers.
 
     A switch that does not answer is no reason to start a controller again: it is in neither answer.
@@ -129,11 +129,11 @@ class Vitals:
     def __init__(
         self,
         controller: ClusterController,
-        pulse: Pulse,
+        maintenance: MaintenanceThreads,
         service: Service,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._controller, self._pulse, self._service, self._clock = controller, pulse, service, clock
+        self._controller, self._maintenance, self._service, self._clock = controller, maintenance, service, clock
 
     @property
     def certificate_ends_at_s(self) -> float | None:
@@ -147,21 +147,21 @@ class Vitals:
     def why_not_healthy(self) -> str:
         """Return why this process should be started again, an empty string when none of its threads hangs.
 
-        The call takes up to ANSWER_S.
+        It waits up to ANSWER_S seconds.
         """
         # Leases are looked at four times a second: 20 s without is a thread that hangs, for example on the cache's
         # lock.
-        stale_s = self._clock() - self._pulse.beat_at_s
+        stale_s = self._clock() - self._maintenance.leases_checked_at_s
         if stale_s > STALE_S:
             return f"leases were last looked at {stale_s:.0f} s ago"
-        if not self._service.answers(ANSWER_S):
+        if not self._service.responds_within(ANSWER_S):
             return f"the service's event loop did not answer within {ANSWER_S:g} s"
         return ""
 
     def why_not_ready(self) -> str:
         """Return why calls should not come here, an empty string when they are answered and can change jobs.
 
-        The call takes up to ANSWER_S.
+        It waits up to ANSWER_S seconds.
         """
         return self.why_not_healthy() or self._controller.database_condition
 
@@ -171,21 +171,21 @@ CONNECT_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """A controller that serves: where, and the URLs of its page and its metrics, empty for none."""
+class RunningController:
+    """A controller that serves at `address`, and the URLs of its page and its metrics, empty for none."""
 
     controller: ClusterController
     service: Service
-    vitals: Vitals
+    health: ControllerHealth
     address: str
     page_url: str
     metrics_url: str
 
 
 @contextmanager
-def running(
+def run_controller(
     config: ClusterConfig, *, may_remove: MayRemove | None = None, clock: Callable[[], float] = time.time
-) -> Iterator[Running]:
+) -> Iterator[RunningController]:
     """Run a controller for the block: lock the database, take over the switches, and serve calls, page and metrics.
 
     Switches may get the program and entries. The end of the block leaves them as they are.
@@ -197,7 +197,7 @@ def running(
     Raises ControlPlaneError: the database cannot be had, an address is taken, a file cannot be read. Then nothing runs.
     """
     # Files that are wrong are found before the database is locked or a switch is touched.
-    safeguards(config)
+    read_safeguards(config)
     program = PipelineConfig.load(*compiled_program())
     pipeline = pipelines(config, program)
     with ExitStack() as stack:
@@ -216,21 +216,21 @@ def running(
         )
         stack.callback(controller.close)
         # Leases are watched before calls are served, and longer than calls are.
-        pulse = stack.enter_context(Pulse(controller))
-        service = stack.enter_context(Service.of(config, controller))
-        vitals = Vitals(controller, pulse, service)
+        maintenance = stack.enter_context(MaintenanceThreads(controller))
+        service = stack.enter_context(Service.from_config(config, controller))
+        health = ControllerHealth(controller, maintenance, service)
         page_url = metrics_url = ""
         if config.metrics_listen:
-            web = stack.enter_context(WebServer(controller, config.metrics_listen, vitals=vitals))
+            web = stack.enter_context(WebServer(controller, config.metrics_listen, health=health))
             page_url, metrics_url = web.url, web.metrics_url
-        yield Running(controller, service, vitals, service.address, page_url, metrics_url)
+        yield RunningController(controller, service, health, service.address, page_url, metrics_url)
 
 
 ENOUGH: Final = 1 << 16
 """The descriptors that are enough for the workers of 64 jobs many times over."""
 
 
-def raise_limit() -> int:
+def raise_open_files_limit() -> int:
     """Raise this process's limit of open files as far as it may, at most to ENOUGH. Return the limit after that."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)

@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 class EventLoop:
-    """Runs coroutines on a thread of its own from construction until `close`. The methods are for other threads."""
+    """An event loop on a thread of its own, from construction until `close`. The methods are for other threads."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -24,8 +24,8 @@ class EventLoop:
         """Run a coroutine on the loop, wait for it without a time limit, and return its result or raise its error."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
-    def answers(self, within_s: float) -> bool:
-        """Return whether the loop runs a callback within some seconds. False when the loop is closed."""
+    def responds_within(self, within_s: float) -> bool:
+        """Wait at most `within_s` seconds. Return whether the loop ran a callback, False when the loop is closed."""
         # A threading event: the asking thread waits, and the loop only sets it.
         came_by = threading.Event()
         try:
@@ -35,7 +35,7 @@ class EventLoop:
         return came_by.wait(within_s)
 
     def close(self) -> None:
-        """Stop the loop, and wait for its thread. Harmless when the loop is closed."""
+        """Stop the loop, and wait for its thread. Does nothing when the loop is closed."""
         if not self.loop.is_closed():
             # `stop` must run on the loop: from another thread the loop would not wake up.
             self.loop.call_soon_threadsafe(self.loop.stop)
@@ -50,24 +50,27 @@ class EventLoop:
             self.loop.close()
 
 
-class Bell:
-    """Events of one event loop, by job. Only `ring` and `ring_all` are for other threads."""
+class JobNotifier:
+    """Sets the events of the coroutines of one event loop that wait for steps of a job.
+
+    Only `notify` and `notify_all` are for other threads.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._events: dict[str, set[asyncio.Event]] = {}
 
-    def ring(self, job: str) -> None:
-        """Set the events of all `listening` calls of a job, soon, from any thread. Harmless when the loop is closed."""
+    def notify(self, job: str) -> None:
+        """Set the events of all subscriptions to a job, soon, from any thread. Does nothing when the loop is closed."""
         self._later(job)
 
-    def ring_all(self) -> None:
-        """Set the events of all jobs, soon, from any thread. Harmless when the loop is closed."""
+    def notify_all(self) -> None:
+        """Set the events of all jobs, soon, from any thread. Does nothing when the loop is closed."""
         self._later(None)
 
     @contextmanager
-    def listening(self, job: str) -> Iterator[asyncio.Event]:
-        """Yield an event that is set whenever the job's bell rings, for the block. The waiting call clears it."""
+    def subscription(self, job: str) -> Iterator[asyncio.Event]:
+        """Yield an event that `notify` sets for this job, for the block. The waiting call clears it."""
         event = asyncio.Event()
         self._events.setdefault(job, set()).add(event)
         try:

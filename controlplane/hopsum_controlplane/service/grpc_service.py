@@ -19,10 +19,10 @@ from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import Access, Safeguards
 from hopsum_controlplane.service.audit_log import write_audit_line
-from hopsum_controlplane.service.event_loop import Bell, EventLoop
-from hopsum_controlplane.service.handlers import Gate, Lane, handler_of
-from hopsum_controlplane.service.member_service import Workers
-from hopsum_controlplane.service.operator_service import Jobs
+from hopsum_controlplane.service.event_loop import EventLoop, JobNotifier
+from hopsum_controlplane.service.handlers import BlockingPool, CallLimiter, handler_of
+from hopsum_controlplane.service.member_service import MemberCalls
+from hopsum_controlplane.service.operator_service import OperatorCalls
 from hopsum_wire.control import UNIX, is_local
 from hopsum_wire.control.services import JOB_SERVICE, MEMBERSHIP_SERVICE, MESSAGE_BYTES_MAX
 
@@ -90,18 +90,19 @@ class Service:
         self._credentials = None if tls is None else ServerCredentials(tls, ControlPlaneError)
         self._beats = ThreadPoolExecutor(BEAT_THREADS, thread_name_prefix="hopsum-service-beats")
         self._rest = ThreadPoolExecutor(threads, thread_name_prefix="hopsum-service")
-        # The event loop never blocks: everything that takes the cluster's lock or waits for a switch runs in a lane's
+        # The event loop never blocks: everything that takes the cluster's lock or waits for a switch runs in a pool's
         # threads.
         self._events = EventLoop("hopsum-service-loop")
         self._server: Any = None
         # Heartbeats have threads of their own: joins and deletions that wait for switches must not cost a member its
         # lease.
-        beats, rest, bell, gate = Lane(self._beats), Lane(self._rest), Bell(self._events.loop), Gate()
-        self._workers = Workers(controller.member_requests, gate, bell, beats=beats, rest=rest)
-        # `ring` is called under the cache's lock, in any thread: it only posts to the event loop.
-        self._unwatch = controller.watch(bell.ring)
+        beats, rest = BlockingPool(self._beats), BlockingPool(self._rest)
+        notifier, limiter = JobNotifier(self._events.loop), CallLimiter()
+        self._workers = MemberCalls(controller.member_requests, limiter, notifier, beats=beats, rest=rest)
+        # `notify` is called under the cache's lock, in any thread: it only posts to the event loop.
+        self._unwatch = controller.watch(notifier.notify)
         controller.liveness.silences_s = self._workers.silences_s
-        jobs = Jobs(controller, self._access, gate, rest, self.notices)
+        jobs = OperatorCalls(controller, self._access, limiter, rest, self.notices)
         handlers = (
             handler_of(MEMBERSHIP_SERVICE, self._workers.answers(), self._workers.admit, rest, self._access),
             handler_of(JOB_SERVICE, jobs.answers(), jobs.admit, rest, self._access),
@@ -116,9 +117,9 @@ class Service:
         self._warn()
 
     @classmethod
-    def of(cls, config: ClusterConfig, controller: ClusterController) -> Self:
-        """Start the service of a configuration, and return it. Raises ControlPlaneError as the constructor."""
-        return cls(controller, config.listen, safeguards=safeguards(config))
+    def from_config(cls, config: ClusterConfig, controller: ClusterController) -> Self:
+        """Read the files of a configuration, and start its service. Raises ControlPlaneError as the constructor."""
+        return cls(controller, config.listen, safeguards=read_safeguards(config))
 
     @property
     def certificate_ends_at_s(self) -> float | None:
@@ -130,9 +131,9 @@ class Service:
         certificate = "" if self._credentials is None else self._credentials.expiry_warning()
         return [each for each in (self._controller.database_condition, certificate) if each]
 
-    def answers(self, within_s: float) -> bool:
-        """Return whether the event loop runs a callback within some seconds. For any thread but the loop's own."""
-        return self._events.answers(within_s)
+    def responds_within(self, within_s: float) -> bool:
+        """Wait at most `within_s` seconds, and return whether the event loop ran. For any thread but the loop's own."""
+        return self._events.responds_within(within_s)
 
     def reload(self, config: ClusterConfig) -> None:
         """Use the certificates, keys and tokens of a configuration for new connections and calls, and log that.
@@ -142,7 +143,7 @@ class Service:
         Raises ControlPlaneError for what does not fit, or needs another start. Then nothing has changed.
         """
         # Everything is read and checked before anything is replaced: a reload changes all or nothing.
-        found = safeguards(replace(config, listen=self._listens))
+        found = read_safeguards(replace(config, listen=self._listens))
         tls = found.tls
         credentials = self._credentials
         if (tls is None) != (credentials is None) or (
@@ -161,7 +162,7 @@ class Service:
         write_audit_line("Reload", administrators=[each.name for each in found.admin_tokens])
 
     def close(self, grace_s: float = 1.0) -> None:
-        """Take no calls any more, and cut those off that are not answered in `grace_s`. Harmless when it is closed."""
+        """Stop the server. Cancel calls that are not answered in `grace_s` seconds. A second call does nothing."""
         self._unwatch()
         self._controller.liveness.silences_s = dict
         # Waiting calls are answered first, or the grace period would be spent on them.
@@ -212,7 +213,7 @@ class Service:
         return listen if listen.startswith(UNIX) else f"{listen.rpartition(':')[0]}:{port}"
 
 
-def safeguards(config: ClusterConfig) -> Safeguards:
+def read_safeguards(config: ClusterConfig) -> Safeguards:
     """Read and check the TLS files, tokens and names of a configuration, its switches' TLS files too. Return them.
 
     Raises ControlPlaneError for a file that cannot be used, and for a service that strangers could use without a token.

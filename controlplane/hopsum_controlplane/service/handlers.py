@@ -32,7 +32,7 @@ from hopsum_controlplane.errors import (
     UndecidedError,
     UnknownJobError,
 )
-from hopsum_controlplane.service.access import Access, bearer
+from hopsum_controlplane.service.access import Access, bearer_token
 from hopsum_wire.control.services import Method, full_name, methods
 
 STRANGERS_MAX: Final = 32
@@ -41,24 +41,24 @@ STRANGERS_OF_ADDRESS_MAX: Final = 8
 _PORTLESS: Final = ("unix", "vsock")
 
 
-class TooManyClientsError(Exception):
-    """A call that the service itself refuses (too many, malformed, late, closing): gRPC's status code, the reason."""
+class CallRefusedError(Exception):
+    """The service itself refuses a call (too many, malformed, late, closing). The client gets `code` and `told`."""
 
     def __init__(self, code: grpc.StatusCode, told: str) -> None:
         super().__init__(told)
         self.code, self.told = code, told
 
 
-class Gate:
-    """Counts the calls in progress. For one thread, the event loop's."""
+class CallLimiter:
+    """Bounds the calls in progress, by token and by address. For the event loop's thread only."""
 
     def __init__(self) -> None:
         self._of_token: Counter[str] = Counter()
         self._strangers: Counter[str] = Counter()
 
     @contextmanager
-    def known(self, token: str, most: int) -> Iterator[None]:
-        """Count a call with a known token, for the block. Raises TooManyClientsError at `most` in progress with it."""
+    def known_call(self, token: str, most: int) -> Iterator[None]:
+        """Count a call with a known token while the block runs. Raises CallRefusedError if `most` calls with it run."""
         # A bound for each token: the holder of one cannot use up the calls of another.
         if self._of_token[token] >= most:
             raise _busy(f"{most} calls with this token are in progress")
@@ -66,10 +66,10 @@ class Gate:
             yield
 
     @contextmanager
-    def stranger(self, peer: str) -> Iterator[None]:
-        """Count a call with an unknown token, for the block. `peer` is gRPC's name of its client.
+    def unknown_call(self, peer: str) -> Iterator[None]:
+        """Count a call with an unknown token while the block runs. `peer` is gRPC's name of its client.
 
-        Raises TooManyClientsError at STRANGERS_MAX, or for this address at STRANGERS_OF_ADDRESS_MAX, in progress.
+        Raises CallRefusedError if STRANGERS_MAX such calls run, or STRANGERS_OF_ADDRESS_MAX from its address.
         """
         address = address_of(peer)
         # Unknown tokens are let in, a few at a time, so that a worker of a deleted job hears why.
@@ -95,8 +95,8 @@ def _counted(counter: Counter[str], key: str) -> Iterator[None]:
             del counter[key]
 
 
-def _busy(why: str) -> TooManyClientsError:
-    return TooManyClientsError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{why}: ask again later")
+def _busy(why: str) -> CallRefusedError:
+    return CallRefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{why}: ask again later")
 
 
 MESSAGE_S: Final = 5.0
@@ -128,7 +128,7 @@ Admit = Callable[[str, Call], AbstractContextManager[None]]
 """Lets a call of a method pass for a block, or raises. It sees the token, and no message."""
 
 
-class Lane:
+class BlockingPool:
     """A pool of threads for functions that may block: the event loop itself never blocks."""
 
     def __init__(self, executor: Executor) -> None:
@@ -155,7 +155,10 @@ class Lane:
             self._executor.submit(logged)
 
     def answer(self, function: Callable[[Any, Call], Any]) -> Answer:
-        """Return an answer of one reply: the message that `function` returns in one of the threads, within ANSWER_S."""
+        """Return an Answer that calls `function` in one of the threads and yields its message, serialized.
+
+        The Answer raises TimeoutError after ANSWER_S, and the error of `function`.
+        """
 
         def serialized(message: Any, call: Call) -> bytes:
             return bytes(function(message, call).SerializeToString())
@@ -169,11 +172,11 @@ class Lane:
 
 
 def handler_of(
-    service: str, answers: Mapping[str, Answer], admit: Admit, lane: Lane, access: Access
+    service: str, answers: Mapping[str, Answer], admit: Admit, pool: BlockingPool, access: Access
 ) -> grpc.GenericRpcHandler:
     """Return the handler, for grpc.aio, of a service of control.proto, given an answer for each of its methods.
 
-    Long messages are parsed in `lane`. `access` decides which clients may call at all, and `admit` which tokens. Raises
+    Long messages are parsed in `pool`. `access` decides which clients may call at all, and `admit` which tokens. Raises
     ValueError when a method has no answer, or an answer no method.
     """
     found = methods(service)
@@ -183,18 +186,18 @@ def handler_of(
     made = {
         # grpc.aio reads and parses a unary request before its handler runs. As a stream the handler sees the token
         # first.
-        name: grpc.stream_stream_rpc_method_handler(_guarded(name, found[name], answer, admit, lane, access))
+        name: grpc.stream_stream_rpc_method_handler(_guarded(name, found[name], answer, admit, pool, access))
         for name, answer in answers.items()
     }
     return grpc.method_handlers_generic_handler(full_name(service), made)
 
 
 def _guarded(
-    name: str, method: Method, answer: Answer, admit: Admit, lane: Lane, access: Access
+    name: str, method: Method, answer: Answer, admit: Admit, pool: BlockingPool, access: Access
 ) -> Callable[[Any, Any], Awaitable[None]]:
     async def serve(_: object, context: Any) -> None:
         peer, certificate = unquote(context.peer()), _common_name(context.auth_context())
-        call = Call(bearer(context.invocation_metadata()), peer, context.time_remaining(), certificate)
+        call = Call(bearer_token(context.invocation_metadata()), peer, context.time_remaining(), certificate)
         try:
             # Certificate, then token, then message: nothing of a stranger's message is parsed.
             access.require_certificate(certificate)
@@ -202,7 +205,7 @@ def _guarded(
                 data = await _message(context)
                 # A long message would hold up the loop, and so every heartbeat.
                 short = len(data) <= _SHORT_BYTES
-                message = _parsed(method, data) if short else await lane.run(_parsed, method, data)
+                message = _parsed(method, data) if short else await pool.run(_parsed, method, data)
                 async with aclosing(answer(message, call)) as replies:
                     async for reply in replies:
                         # A client that reads nothing holds a place no longer.
@@ -224,16 +227,14 @@ def _common_name(proved: Mapping[str, Iterable[bytes]]) -> str:
 
 
 async def _message(context: Any) -> bytes:
-    """Return the message of a call. Raises TooManyClientsError when none comes, or not in time."""
+    """Return the message of a call. Raises CallRefusedError when none comes, or not in time."""
     try:
         async with asyncio.timeout(MESSAGE_S):
             message = await context.read()
     except TimeoutError:
-        raise TooManyClientsError(
-            grpc.StatusCode.DEADLINE_EXCEEDED, f"no message came within {MESSAGE_S:g} s"
-        ) from None
+        raise CallRefusedError(grpc.StatusCode.DEADLINE_EXCEEDED, f"no message came within {MESSAGE_S:g} s") from None
     if message is grpc.aio.EOF:
-        raise TooManyClientsError(grpc.StatusCode.INVALID_ARGUMENT, "a call without a message")
+        raise CallRefusedError(grpc.StatusCode.INVALID_ARGUMENT, "a call without a message")
     return bytes(message)
 
 
@@ -243,13 +244,13 @@ def _parsed(method: Method, data: bytes) -> Any:
         message.ParseFromString(data)
     except Exception:  # whatever this protobuf raises for what is no message
         told = f"{len(data)} bytes that are no {method.request.DESCRIPTOR.name}"
-        raise TooManyClientsError(grpc.StatusCode.INVALID_ARGUMENT, told) from None
+        raise CallRefusedError(grpc.StatusCode.INVALID_ARGUMENT, told) from None
     return message
 
 
 def _status(name: str, error: Exception) -> tuple[grpc.StatusCode, str]:
     """Return the status and the message that a client gets for an error."""
-    if isinstance(error, TooManyClientsError):
+    if isinstance(error, CallRefusedError):
         return error.code, error.told
     if isinstance(error, TimeoutError):
         return grpc.StatusCode.DEADLINE_EXCEEDED, f"{name} took too long"
@@ -273,7 +274,7 @@ _STATUS: Final[dict[type[ControlPlaneError], grpc.StatusCode]] = {
 
 
 def status_of(error: ControlPlaneError) -> grpc.StatusCode:
-    """Return the gRPC status code of an error: FAILED_PRECONDITION for requests that may succeed later."""
+    """Return the gRPC status code of an error. A class without a code of its own has FAILED_PRECONDITION."""
     # Subclasses have the code of their base.
     for kind, code in _STATUS.items():
         if isinstance(error, kind):
@@ -281,6 +282,6 @@ def status_of(error: ControlPlaneError) -> grpc.StatusCode:
     return grpc.StatusCode.FAILED_PRECONDITION
 
 
-def given(message: Any, name: str) -> Any:
+def optional_field(message: Any, name: str) -> Any:
     """Return the value of an optional field of a message, None where it was not sent."""
     return getattr(message, name) if message.HasField(name) else None

@@ -56,10 +56,11 @@ class TextFormatter(logging.Formatter):
 FORMATS: Final[dict[str, Callable[[], logging.Formatter]]] = {"text": TextFormatter, "json": JsonFormatter}
 
 
-def log_to(stream: TextIO = sys.stderr, *, form: str = "text", level: str = "info") -> LogWriter:
+def configure_logging(stream: TextIO = sys.stderr, *, form: str = "text", level: str = "info") -> LogWriter:
     """Log hopsum's messages from `level` on, and other libraries' warnings, to a stream, in place of other handlers.
 
-    With form "json" Python's warnings, and exceptions that end a thread, are logged too. Returns the new handler.
+    With form "json" it also sets `threading.excepthook` and captures Python's warnings, so that these are logged.
+    Returns the new handler.
 
     Args:
         form: a key of FORMATS. level: one of LOG_LEVELS.

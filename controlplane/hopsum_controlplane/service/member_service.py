@@ -21,9 +21,17 @@ from hopsum_controlplane.cluster.decision import MAX_RUNS, Report
 from hopsum_controlplane.cluster.member_requests import MemberRequests
 from hopsum_controlplane.cluster.requests import JoinRequest, ShardEndpoint
 from hopsum_controlplane.errors import ControlPlaneError, ResourceExhaustedError, UnauthenticatedError
-from hopsum_controlplane.service.connections import silences_s
-from hopsum_controlplane.service.event_loop import Bell
-from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane, TooManyClientsError, address_of, given
+from hopsum_controlplane.service.connections import read_silences_s
+from hopsum_controlplane.service.event_loop import JobNotifier
+from hopsum_controlplane.service.handlers import (
+    Answer,
+    BlockingPool,
+    Call,
+    CallLimiter,
+    CallRefusedError,
+    address_of,
+    optional_field,
+)
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.generations import MAX_SHARDS
 from hopsum_wire.membership import JobMembership, format_membership
@@ -47,24 +55,32 @@ class _Presence:
     left: bool = False
 
 
-class Workers:
-    """Answers the calls of workers, on one event loop.
+class MemberCalls:
+    """Answers the calls of MembershipService, which are those of workers, on one event loop.
 
     Args:
-        requests: answers them. gate: counts the calls in progress. bell: rings at each step of a job.
+        requests: answers them. limiter: counts the calls in progress. notifier: notified of each step of a job.
         beats: threads for heartbeats alone. rest: threads for all other calls.
     """
 
-    def __init__(self, requests: MemberRequests, gate: Gate, bell: Bell, *, beats: Lane, rest: Lane) -> None:
+    def __init__(
+        self,
+        requests: MemberRequests,
+        limiter: CallLimiter,
+        notifier: JobNotifier,
+        *,
+        beats: BlockingPool,
+        rest: BlockingPool,
+    ) -> None:
         self._requests = requests
-        self._gate = gate
-        self._bell = bell
+        self._limiter = limiter
+        self._notifier = notifier
         self._beats, self._rest = beats, rest
         self._present: dict[tuple[str, int, bytes], _Presence] = {}
         self._closing = False
 
     def answers(self) -> Mapping[str, Answer]:
-        """Map each method of MembershipService to its answer."""
+        """Return the function that answers each method of MembershipService, by the method's name."""
         return {
             "Locate": self._rest.answer(self._locate),
             "Join": self._rest.answer(self._join),
@@ -76,9 +92,9 @@ class Workers:
 
     @contextmanager
     def admit(self, name: str, call: Call) -> Iterator[None]:
-        """Let a call of method `name` pass for the block, see Gate. An unknown token passes too.
+        """Count a call of method `name` while the block runs, see CallLimiter. An unknown token is admitted too.
 
-        A heartbeat call that fails in the block renews the member's lease all the same. Raises TooManyClientsError, and
+        A heartbeat call that fails in the block renews the member's lease all the same. Raises CallRefusedError, and
         UnauthenticatedError for a call without a token.
         """
         if not call.token:
@@ -87,9 +103,9 @@ class Workers:
             )
         known = self._requests.knows(call.token)
         if known:
-            passing = self._gate.known(call.token, _CALLS_OF_JOB if name in _OF_JOB else _CALLS_OF_MEMBER)
+            passing = self._limiter.known_call(call.token, _CALLS_OF_JOB if name in _OF_JOB else _CALLS_OF_MEMBER)
         else:
-            passing = self._gate.stranger(call.peer)
+            passing = self._limiter.unknown_call(call.peer)
         try:
             with passing:
                 yield
@@ -104,7 +120,7 @@ class Workers:
 
         Members with connections that the system does not show are left out. For any thread.
         """
-        of_peer, found = silences_s(), {}
+        of_peer, found = read_silences_s(), {}
         # A copy: the event loop's thread opens and ends streams meanwhile.
         for (job, rank, _), presence in list(self._present.items()):
             if known := [of_peer[peer] for peer in presence.peers if peer in of_peer]:
@@ -112,9 +128,9 @@ class Workers:
         return found
 
     def close(self) -> None:
-        """Let all calls that wait for news end, now and later. For any thread."""
+        """End all calls that wait for news, and every later one at once. For any thread."""
         self._closing = True
-        self._bell.ring_all()
+        self._notifier.notify_all()
 
     def _locate(self, request: Any, call: Call) -> Any:
         return self._requests.locate(request.job, call.token)
@@ -145,7 +161,7 @@ class Workers:
             return bytes(reply.SerializeToString())
 
         # Listen before the first look: a step between look and wait would be missed otherwise.
-        with self._bell.listening(request.job) as event:
+        with self._notifier.subscription(request.job) as event:
             while (reply := await self._rest.run(look)) is None:
                 await _set_within(event, until_s - loop.time())
         yield reply
@@ -164,12 +180,12 @@ class Workers:
         def look() -> pb.HeartbeatResponse:
             return self._requests.member_status(job, rank, secret, generation=generation)
 
-        with self._present_in(job, rank, secret, call.peer) as presence, self._bell.listening(job) as event:
+        with self._present_in(job, rank, secret, call.peer) as presence, self._notifier.subscription(job) as event:
             while not presence.left:
                 # Clear before the look: news that comes during the look sets the event again.
                 event.clear()
                 if self._closing:
-                    raise TooManyClientsError(grpc.StatusCode.UNAVAILABLE, "the controller is ending")
+                    raise CallRefusedError(grpc.StatusCode.UNAVAILABLE, "the controller is ending")
                 try:
                     beat = await self._beats.run(look)
                 except ControlPlaneError:
@@ -197,7 +213,7 @@ class Workers:
         except BaseException:
             presence.left = False
             raise
-        self._bell.ring(job)
+        self._notifier.notify(job)
         # Not before the answer: a switch that ends with its rank, as those of hosts:// do, lets it wait for seconds.
         self._rest.submit(self._requests.follow, job)
         yield bytes(pb.LeaveResponse().SerializeToString())
@@ -211,7 +227,7 @@ class Workers:
         refused = False
         try:
             yield presence
-        except (ControlPlaneError, TooManyClientsError):
+        except (ControlPlaneError, CallRefusedError):
             refused = True
             raise
         finally:
@@ -258,18 +274,18 @@ def _caller(peer: str) -> str:
 
 
 def join_request(message: Any, token: str, caller: str = "") -> JoinRequest:
-    """Return the JoinRequest of a JOIN message. Values out of range are taken over, for the cluster to refuse.
+    """Return the JoinRequest of a JOIN message. Nothing is checked: the cluster refuses values out of range.
 
     `caller` is the IPv4 address of the caller, empty for none.
     """
     return JoinRequest(
         job=message.job,
         token=token,
-        rank=given(message, "rank"),
+        rank=optional_field(message, "rank"),
         ip=message.endpoint.ip,
         udp_port=message.endpoint.udp_port,
-        mac=given(message, "mac"),
-        side_port=given(message, "side_port"),
+        mac=optional_field(message, "mac"),
+        side_port=optional_field(message, "side_port"),
         incarnation=message.incarnation,
         wire_version=message.wire_version,
         version=message.version,
@@ -277,7 +293,9 @@ def join_request(message: Any, token: str, caller: str = "") -> JoinRequest:
         settings=dict(message.settings),
         caller=caller,
         further=tuple(
-            ShardEndpoint(each.endpoint.ip, each.endpoint.udp_port, given(each, "mac"), given(each, "side_port"))
+            ShardEndpoint(
+                each.endpoint.ip, each.endpoint.udp_port, optional_field(each, "mac"), optional_field(each, "side_port")
+            )
             for each in islice(message.further, MAX_SHARDS)
         ),
     )

@@ -15,7 +15,7 @@ from hopsum_controlplane.errors import ControlPlaneError, UnauthenticatedError
 from hopsum_controlplane.job_spec import JobSpec
 from hopsum_controlplane.service.access import Access
 from hopsum_controlplane.service.audit_log import write_audit_line
-from hopsum_controlplane.service.handlers import Answer, Call, Gate, Lane, given
+from hopsum_controlplane.service.handlers import Answer, BlockingPool, Call, CallLimiter, optional_field
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import enum_word
 from hopsum_wire.payload import TABLE_NAMES
@@ -29,8 +29,8 @@ UNKNOWN: Final = "unknown"
 """The identity, in the audit log, of a caller without an administrator's token."""
 
 
-class Jobs:
-    """Answers the calls of JobService, for administrators, in threads of `lane`.
+class OperatorCalls:
+    """Answers the calls of JobService, for administrators, in threads of `pool`.
 
     Every change and every refusal has a line in the audit log. `notices` returns the troubles of the controller itself.
     """
@@ -39,18 +39,18 @@ class Jobs:
         self,
         controller: ClusterController,
         access: Access,
-        gate: Gate,
-        lane: Lane,
+        limiter: CallLimiter,
+        pool: BlockingPool,
         notices: Callable[[], list[str]],
     ) -> None:
         self._controller, self._notices = controller, notices
         self._access = access
-        self._gate = gate
-        self._lane = lane
+        self._limiter = limiter
+        self._pool = pool
         self._strangers_at_s, self._strangers_left_out = -math.inf, 0
 
     def answers(self) -> Mapping[str, Answer]:
-        """Map each method of JobService to its answer."""
+        """Return the function that answers each method of JobService, by the method's name."""
         answers: Mapping[str, Callable[[Any, Call], Any]] = {
             "CreateJob": self._create_job,
             "ListJobs": lambda _request, _call: pb.ListJobsResponse(jobs=self._controller.jobs()),
@@ -62,14 +62,14 @@ class Jobs:
             "MoveJob": self._move_job,
             "RotateJobToken": self._rotate_token,
         }
-        return {**{name: self._lane.answer(answer) for name, answer in answers.items()}, "Backup": self._backup}
+        return {**{name: self._pool.answer(answer) for name, answer in answers.items()}, "Backup": self._backup}
 
     @contextmanager
     def admit(self, name: str, call: Call) -> Iterator[None]:
-        """Let a call of method `name` pass for the block, if its token is an administrator's.
+        """Count a call of method `name` while the block runs, if its token is an administrator's.
 
-        GetJob passes with the token of any job too, and its answer refuses all but the job's own. Raises
-        UnauthenticatedError, which is written to the audit log, and TooManyClientsError, see Gate.
+        GetJob is admitted with the token of any job too, and its answer refuses all but the job's own. Raises
+        UnauthenticatedError, which is written to the audit log, and CallRefusedError, see CallLimiter.
         """
         # A worker may look at its own job with the job's token; `_get_job` checks that it is the right one.
         if not (name == "GetJob" and self._controller.member_requests.knows(call.token)):
@@ -79,7 +79,7 @@ class Jobs:
                 self._note_stranger(name, call, error.what)
                 raise
         # Without tokens all callers are one: made-up tokens must not get bounds of their own.
-        with self._gate.known(call.token if self._access.safeguards.admin_tokens else "", _CALLS_MAX):
+        with self._limiter.known_call(call.token if self._access.safeguards.admin_tokens else "", _CALLS_MAX):
             yield
 
     def _create_job(self, request: Any, call: Call) -> Any:
@@ -144,13 +144,13 @@ class Jobs:
         return self._controller.job(request.name)
 
     def _move_job(self, request: Any, call: Call) -> Any:
-        from_switch, to_switch = (given(request, name) for name in ("from_switch", "to_switch"))
+        from_switch, to_switch = (optional_field(request, name) for name in ("from_switch", "to_switch"))
         with self._audited("MoveJob", request.name, call):
             made = self._controller.mover.move(request.name, from_switch, to_switch)
         return made
 
     async def _backup(self, request: Any, call: Call) -> AsyncGenerator[bytes, None]:
-        content = await self._lane.run(self._controller.backup)
+        content = await self._pool.run(self._controller.backup)
         write_audit_line("Backup", **_from(call, self._access.require_admin(call.token)), bytes=len(content))
         # gRPC messages are bounded, and a database is not.
         for begin in range(0, len(content), PART_BYTES):
@@ -165,7 +165,7 @@ def _from(call: Call, identity: str) -> dict[str, str]:
 
 
 def job_spec(message: Any) -> JobSpec:
-    """Return the JobSpec of a CreateJob message. Values out of range are taken over, for the cluster to refuse.
+    """Return the JobSpec of a CreateJob message. Nothing is checked: the cluster refuses values out of range.
 
     Fields that were not sent have the defaults of JobSpec. Without `shards` there are as many as names of switches.
     """

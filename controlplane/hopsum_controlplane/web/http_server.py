@@ -22,7 +22,7 @@ from hopsum_base.web_server import HttpAnswer, ReadOnlyServer, health_answer
 from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.web.page_state import PageState
-from hopsum_controlplane.web.prometheus_metrics import CONTENT_TYPE, expose
+from hopsum_controlplane.web.prometheus_metrics import CONTENT_TYPE, render_metrics
 
 PAGE, STATE, METRICS, HEALTH, READINESS = "/", "/api/state", "/metrics", "/healthz", "/readyz"
 FRESH_S: Final = 0.5
@@ -32,7 +32,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class HealthCheck(Protocol):
-    """The source of /healthz and /readyz. The controller process implements it (`Vitals`), and the web server asks."""
+    """The source of /healthz and /readyz, which the web server asks. `ControllerHealth` implements it."""
 
     @property
     def certificate_ends_at_s(self) -> float | None:
@@ -54,7 +54,7 @@ class WebServer:
     address: HOST:PORT, port 0 for any that is free. ControlPlaneError when it is none.
     fresh_s: seconds for which an answer is kept for the next client.
     clock: seconds that never go back, of rates.
-    vitals: answers /healthz and /readyz, which are not there without it.
+    health: answers /healthz and /readyz, which are not there without it.
     """
 
     def __init__(
@@ -64,18 +64,18 @@ class WebServer:
         *,
         fresh_s: float = FRESH_S,
         clock: Callable[[], float] = time.monotonic,
-        vitals: HealthCheck | None = None,
+        health: HealthCheck | None = None,
     ) -> None:
         # Read once: the page is as old as the process, and so is its policy.
-        page, state = load_page(), PageState(controller, clock, vitals.notices if vitals else list)
+        page, state = load_page(), PageState(controller, clock, health.notices if health else list)
         policy = (("Content-Security-Policy", page_policy(page)),)
         self._answers = {
             PAGE: HttpAnswer("text/html; charset=utf-8", lambda: page, policy),
-            STATE: HttpAnswer("application/json", _kept(lambda: json.dumps(state.document()), fresh_s)),
-            METRICS: _metrics(controller, vitals, fresh_s),
+            STATE: HttpAnswer("application/json", _kept(lambda: json.dumps(state.read_values()), fresh_s)),
+            METRICS: _metrics(controller, health, fresh_s),
         }
-        if vitals is not None:
-            for path, check in ((HEALTH, vitals.why_not_healthy), (READINESS, vitals.why_not_ready)):
+        if health is not None:
+            for path, check in ((HEALTH, health.why_not_healthy), (READINESS, health.why_not_ready)):
                 self._answers[path] = health_answer(check)
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or int(port) > _MAX_PORT:
@@ -112,7 +112,7 @@ class WebServer:
         _log.info("page at %s, metrics at %s", self.url, self.metrics_url)
 
     def close(self) -> None:
-        """Stop serving, and free the address. Harmless when it does not serve."""
+        """Stop serving, and free the address. Does nothing when it does not serve."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -131,10 +131,10 @@ class WebServer:
 # ---- answers ------------------------------------------------------------------------------------------
 
 
-def _metrics(controller: ClusterController, vitals: HealthCheck | None, fresh_s: float) -> HttpAnswer:
+def _metrics(controller: ClusterController, health: HealthCheck | None, fresh_s: float) -> HttpAnswer:
     def text() -> str:
-        ends_at_s = None if vitals is None else vitals.certificate_ends_at_s
-        return expose(controller, certificate_ends_at_s=ends_at_s)
+        ends_at_s = None if health is None else health.certificate_ends_at_s
+        return render_metrics(controller, certificate_ends_at_s=ends_at_s)
 
     return HttpAnswer(CONTENT_TYPE, _kept(text, fresh_s))
 

@@ -59,10 +59,11 @@ class PageState:
         self._controller, self._clock, self._notices = controller, clock, notices
         self._snapshots: list[ControllerSnapshot] = []
 
-    def document(self) -> dict[str, Any]:
+    def read_values(self) -> dict[str, Any]:
         """Read switches and jobs with their counters now, and return the values of the page, fit for JSON.
 
-        A first call, or one long after another, has no rates. Addresses and generations in texts are masked.
+        The call is remembered as a snapshot for the rates of later calls. A first call, or one long after another, has
+        no rates. Addresses and generations in texts are masked.
         """
         snapshot = ControllerSnapshot(
             self._clock(),

@@ -86,7 +86,7 @@ class ControllerCollector(Collector):
         return [family for family in found if family.samples]
 
 
-def expose(
+def render_metrics(
     controller: ClusterController, max_members: int = MAX_MEMBERS, *, certificate_ends_at_s: float | None = None
 ) -> str:
     """Read the controller and its switches now, and return the metrics as text of type CONTENT_TYPE.

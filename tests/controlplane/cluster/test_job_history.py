@@ -154,7 +154,7 @@ def is_now(cluster: Cluster, health: Health, *words: str) -> None:
     found = message_to_dict(view(cluster))
     missing = [word for word in words if word not in found["health_reason"]]
     assert (found["health"], missing) == (health.value, []), found
-    (shown,) = json.loads(json.dumps(PageState(cluster.controller).document()))["jobs"]
+    (shown,) = json.loads(json.dumps(PageState(cluster.controller).read_values()))["jobs"]
     assert shown["health"] == health.value
     (family,) = [each for each in collect(cluster.controller) if each.name.endswith("job_health")]
     assert {sample.labels["health"]: sample.value for sample in family.samples} == {

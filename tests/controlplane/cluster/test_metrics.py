@@ -12,7 +12,7 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import ClusterController
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.errors import NotPrimaryError, SessionLostError
-from hopsum_controlplane.web.prometheus_metrics import FAMILIES, PREFIX, collect, expose
+from hopsum_controlplane.web.prometheus_metrics import FAMILIES, PREFIX, collect, render_metrics
 from hopsum_ptf.fake_device import FakeDevice
 from hopsum_wire import JOB_EVENTS, Drop, Event
 from hopsum_wire.watch.heartbeat import NAMES
@@ -23,7 +23,7 @@ from .world import LEASE_S, Cluster, device_of, switch_config
 
 
 def values_of(controller: ClusterController, **options: Any) -> Values:
-    return parse(expose(controller, **options))
+    return parse(render_metrics(controller, **options))
 
 
 def test_a_switch_and_its_jobs(cluster: Cluster) -> None:
@@ -133,7 +133,7 @@ def test_members_are_bounded_and_other_statistics_left_out(cluster: Cluster) -> 
 
 def test_no_secret_and_no_address_of_a_worker_is_shown(cluster: Cluster) -> None:
     crew = cluster.run("train")
-    text = expose(cluster.controller)
+    text = render_metrics(cluster.controller)
     assert "train" in text
     for worker in crew:
         for secret in (worker.token, repr(worker.secret)[2:-1], worker.secret.hex(), worker.request().ip):

@@ -16,7 +16,7 @@ from hopsum_controlplane.devices.device import Capabilities
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, TableEntry
 from hopsum_controlplane.errors import InvalidRequestError, ResourceExhaustedError, SwitchUnavailableError
 from hopsum_controlplane.tables import forward
-from hopsum_controlplane.web.prometheus_metrics import expose
+from hopsum_controlplane.web.prometheus_metrics import render_metrics
 from hopsum_ptf.fake_device import Failure
 from hopsum_wire import Event, Op
 
@@ -325,7 +325,7 @@ def test_views_have_every_switch(tree: Cluster) -> None:
     assert [part.switch for part in view.parts] == ["s1", "s2", "s3"]
     assert [part.counters["added"] for part in view.parts] == [20, 10, 2]
     assert (view.counters["added"], view.counters["completed"]) == (30, 1)
-    values = parse(expose(tree.controller))
+    values = parse(render_metrics(tree.controller))
     assert values['job_packets_total{job_name="train",switch="s2",event="added"}'] == 10
     assert values['job_workers{job_name="train"}'] == 3
     assert [values[f'job_slots{{job_name="train",switch="{name}"}}'] for name in ("s1", "s2", "s3")] == [16] * 3

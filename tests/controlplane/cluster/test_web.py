@@ -287,7 +287,7 @@ def test_no_secret_and_no_address_is_in_the_values(make_cluster: MakeCluster, mo
     cluster.clock.sleep(LEASE_S + 1)
     crew[0].join(report=crew[0].report())
     assert str(crew[1].generation) in cluster.controller.job("train").reason
-    text = json.dumps(PageState(cluster.controller).document())
+    text = json.dumps(PageState(cluster.controller).read_values())
     assert "train" in text
     assert str(crew[1].generation) not in text
     said = "no answer of (address), (address), (address) and (address) at 12:30, version 1.2.3"
@@ -302,15 +302,15 @@ def test_a_window_is_kept_and_forgotten(cluster: Cluster) -> None:
     state = PageState(cluster.controller, cluster.clock)
     seconds = []
     for _ in range(60):
-        seconds.append(state.document()["seconds"])
+        seconds.append(state.read_values()["seconds"])
         cluster.clock.sleep(0.5)
     assert seconds[:4] == [0, 0.5, 1, 1.5]
     assert all(WINDOW_S <= each <= WINDOW_S + 2 for each in seconds[40:])
     assert len(state._snapshots) <= 2 * KEPT + 2
     cluster.clock.sleep(WINDOW_S)
-    assert state.document()["seconds"] == 0, "a look of long ago says nothing of now"
+    assert state.read_values()["seconds"] == 0, "a look of long ago says nothing of now"
     cluster.run("patient", lease_s=100.0)
     for _ in range(60):
-        state.document()
+        state.read_values()
         cluster.clock.sleep(1)
-    assert state.document()["seconds"] >= 50, "half a lease"
+    assert state.read_values()["seconds"] >= 50, "half a lease"

@@ -26,7 +26,7 @@ from hopsum_base.service_manager import ServiceManager
 from hopsum_cli.controller.controller_command import build_parser as controller_parser
 from hopsum_controlplane.cluster import StateStore, load_config
 from hopsum_controlplane.errors import StoreError
-from hopsum_controlplane.service.controller_process import STALE_S, Pulse, Vitals
+from hopsum_controlplane.service.controller_process import STALE_S, ControllerHealth, MaintenanceThreads
 from hopsum_controlplane.service.grpc_service import Service
 from hopsum_controlplane.web import WebServer
 from hopsum_ptf.fake_device import FakeDevice
@@ -152,10 +152,10 @@ class HealthWorld:
         self.cluster.start()
         stack.callback(self.cluster.stop)
         self.now_s = time.monotonic()
-        self.pulse = Pulse(self.cluster.controller)
+        self.maintenance = MaintenanceThreads(self.cluster.controller)
         self.service = stack.enter_context(Service(self.cluster.controller, "127.0.0.1:0"))
-        vitals = Vitals(self.cluster.controller, self.pulse, self.service, lambda: self.now_s)
-        self.web = stack.enter_context(WebServer(self.cluster.controller, "127.0.0.1:0", vitals=vitals))
+        health = ControllerHealth(self.cluster.controller, self.maintenance, self.service, lambda: self.now_s)
+        self.web = stack.enter_context(WebServer(self.cluster.controller, "127.0.0.1:0", health=health))
 
     def ask(self, path: str) -> tuple[int, str]:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -187,7 +187,7 @@ def test_health_and_readiness(tmp_path: Path, stack: ExitStack, monkeypatch: pyt
     status, why = world.ask("/healthz")
     assert (status, why[:26]) == (503, "leases were last looked at")
     world.now_s = time.monotonic()
-    world.pulse.check_leases()
+    world.maintenance.check_leases()
     assert world.ask("/healthz") == (200, "ok\n")
     world.service.close()
     assert world.ask("/readyz")[0] == 503

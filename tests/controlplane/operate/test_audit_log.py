@@ -28,7 +28,7 @@ from hopsum_controlplane.service import operator_service as jobs_service
 from hopsum_controlplane.service.access import Safeguards
 from hopsum_controlplane.service.audit_log import write_audit_line
 from hopsum_controlplane.service.grpc_service import Service
-from hopsum_controlplane.service.log_format import log_to
+from hopsum_controlplane.service.log_format import configure_logging
 from hopsum_ptf.fake_device import FakeDevice
 
 from ...support.pages import blocks, type_in
@@ -113,7 +113,7 @@ def test_calls_of_strangers_cannot_fill_the_log(
 def test_the_commands_on_the_page(tmp_path: Path, quiet: None) -> None:
     (block,) = blocks("administration", "Who changed what")
     with (tmp_path / "controller.log").open("w", encoding="utf-8") as file:
-        handler = log_to(file, form="json")
+        handler = configure_logging(file, form="json")
         write_audit_line("CreateJob", job="digits", identity="alice", peer="ipv4:10.0.0.7:4000")
         write_audit_line("DeleteJob", job="digits", identity="bob", peer="ipv4:10.0.0.8:4000")
         write_audit_line("DeleteJob", job="other", identity="bob", peer="ipv4:10.0.0.8:4000")

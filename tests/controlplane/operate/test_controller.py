@@ -21,7 +21,7 @@ from hopsum.rpc.channel import Channel, ControllerAddress, ControllerError
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum_cli.controller.controller_command import main
 from hopsum_controlplane.cluster import StateStore
-from hopsum_controlplane.service.controller_process import ENOUGH, Pulse, raise_limit
+from hopsum_controlplane.service.controller_process import ENOUGH, MaintenanceThreads, raise_open_files_limit
 from hopsum_topologies import Bmv2Switch
 from hopsum_topologies.process import ManagedProcess
 
@@ -230,7 +230,7 @@ class Stumbling:
 
 def test_the_pulse_goes_on_whatever_fails(caplog: pytest.LogCaptureFixture) -> None:
     controller = Stumbling()
-    with Pulse(controller, period_s=0.001):  # type: ignore[arg-type]
+    with MaintenanceThreads(controller, period_s=0.001):  # type: ignore[arg-type]
         assert controller.enough.wait(START_S)
     calls = dict(controller.calls)
     assert "hopsum-pulse-leaf1 failed, and continues" in caplog.text
@@ -255,10 +255,10 @@ class Leases:
 
 def test_the_pulse_excuses_everybody_for_its_absence() -> None:
     controller, now_s = Leases(), 100.0
-    pulse = Pulse(controller, period_s=0.25, clock=lambda: now_s)  # type: ignore[arg-type]
+    maintenance = MaintenanceThreads(controller, period_s=0.25, clock=lambda: now_s)  # type: ignore[arg-type]
     for passed_s in (0.25, 0.9, 60.0, 0.25):  # stopped for a minute, then not any more
         now_s += passed_s
-        pulse.check_leases()
+        maintenance.check_leases()
     assert controller.told == ["expire", "expire", 60.0, "expire", "expire"], "before anybody is judged"
 
 
@@ -288,7 +288,7 @@ def test_the_limit_of_open_files_is_raised(monkeypatch: pytest.MonkeyPatch) -> N
     limits = {"now": (1024, 1 << 20)}
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits["now"])
     monkeypatch.setattr(resource, "setrlimit", lambda _, wanted: limits.update(now=wanted))
-    assert (raise_limit(), limits["now"]) == (ENOUGH, (ENOUGH, 1 << 20))
+    assert (raise_open_files_limit(), limits["now"]) == (ENOUGH, (ENOUGH, 1 << 20))
     for before, after in (((256, 512), 512), ((1 << 20, 1 << 20), 1 << 20), ((9, resource.RLIM_INFINITY), ENOUGH)):
         limits["now"] = before
-        assert (raise_limit(), limits["now"]) == (after, (after, before[1]))
+        assert (raise_open_files_limit(), limits["now"]) == (after, (after, before[1]))

@@ -18,7 +18,7 @@ from typing import TextIO
 import pytest
 
 from hopsum_base.log_writer import LINES_MAX
-from hopsum_controlplane.service.log_format import log_to
+from hopsum_controlplane.service.log_format import configure_logging
 
 from ...support.processes import run_hopsum
 from .test_controller import NOBODY, write_config
@@ -40,7 +40,7 @@ def written(stream: TextIO) -> str:
 
 
 def test_json_is_one_object_a_line_with_what_the_line_is_about(stream: TextIO) -> None:
-    log_to(stream, form="json")
+    configure_logging(stream, form="json")
     _log.info("job %s:\n%s", "train", "two lines", extra={"job": "train", "generation": 7})
     try:
         raise ValueError("of a test")
@@ -59,13 +59,13 @@ def test_json_is_one_object_a_line_with_what_the_line_is_about(stream: TextIO) -
 
 
 def test_text_is_for_people(stream: TextIO) -> None:
-    log_to(stream)
+    configure_logging(stream)
     _log.warning("switch %s: gone", "leaf1")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z WARNING switch leaf1: gone\n", written(stream))
 
 
 def test_levels_are_of_hopsum_and_others_warn(stream: TextIO) -> None:
-    log_to(stream, level="error")
+    configure_logging(stream, level="error")
     _log.warning("not shown")
     logging.getLogger("somebody.else").info("not shown")
     logging.getLogger("somebody.else").warning("shown")
@@ -75,7 +75,7 @@ def test_levels_are_of_hopsum_and_others_warn(stream: TextIO) -> None:
 def test_what_a_thread_and_python_have_to_say_is_json_too(stream: TextIO) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        log_to(stream, form="json")
+        configure_logging(stream, form="json")
         thread = threading.Thread(target=lambda: 1 // 0, name="of-a-test")
         thread.start()
         thread.join()
@@ -100,7 +100,7 @@ def test_every_line_of_a_controller_is_json(tmp_path: Path) -> None:
 
 
 def test_words_of_a_peer_forge_no_line_and_give_a_terminal_no_orders(stream: TextIO) -> None:
-    log_to(stream)
+    configure_logging(stream)
     _log.error("refused: %s", "\x1b]0;title\x07\n2026-11-27T10:00:00.000Z INFO    a forged line")
     first, second = written(stream).splitlines()
     assert first.endswith(r"ERROR   refused: \x1b]0;title\x07")
@@ -111,7 +111,7 @@ def test_a_reader_that_does_not_read_holds_nobody_up() -> None:
     """A terminal after Ctrl-S: the lines wait, then are left out and counted, and no thread that logs waits."""
     reading, writing = os.pipe()
     with open(reading, encoding="utf-8") as reader, open(writing, "w", encoding="utf-8") as stream:
-        handler = log_to(stream)
+        handler = configure_logging(stream)
 
         def log_much() -> None:
             for number in range(LINES_MAX + 3000):

@@ -34,7 +34,7 @@ from hopsum_cli.top.screen import screen
 from hopsum_controlplane.cluster import load_config
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import Access, Safeguards
-from hopsum_controlplane.service.grpc_service import Service, safeguards
+from hopsum_controlplane.service.grpc_service import Service, read_safeguards
 from hopsum_controlplane.web.page_state import PageState
 from hopsum_wire.watch.rates import document
 
@@ -148,7 +148,7 @@ def test_a_certificate_that_ends_soon_is_said_and_one_that_has_ended_is_refused(
             console.print(screen(shown))
         seen = (
             console.export_text(),
-            PageState(cluster.controller, notices=service.notices).document()["notices"][0],
+            PageState(cluster.controller, notices=service.notices).read_values()["notices"][0],
             caplog.text,
         )
         for text in seen:
@@ -266,7 +266,7 @@ def test_check_names_tokens_and_certificates(tmp_path: Path) -> None:
     assert NEW not in told
     (tmp_path / "server.key").chmod(0o640)
     with pytest.raises(ControlPlaneError, match=r"server\.key has mode 0640: others can read it; chmod 600"):
-        safeguards(load_config(path))
+        read_safeguards(load_config(path))
 
 
 def test_hanging_up_ends_nothing_and_ctrl_c_is_status_0(tmp_path: Path, stack: ExitStack) -> None:

@@ -22,9 +22,9 @@ from hopsum_base.quiet_grpc import STREAMS_MAX
 from hopsum_base.token_files import AdminToken
 from hopsum_controlplane import JobSpec
 from hopsum_controlplane.service import connections, handlers, member_service
-from hopsum_controlplane.service.access import Safeguards, bearer
+from hopsum_controlplane.service.access import Safeguards, bearer_token
 from hopsum_controlplane.service.grpc_service import Service
-from hopsum_controlplane.service.handlers import Gate, TooManyClientsError, address_of
+from hopsum_controlplane.service.handlers import CallLimiter, CallRefusedError, address_of
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import BEARER, JOB_SERVICE, MEMBERSHIP_SERVICE, methods
 from hopsum_wire.generations import Sealed
@@ -110,11 +110,11 @@ def test_calls_that_are_reset_at_once_cost_nobody_a_call(
         member = join(us)
 
         def counted(metadata: Any) -> str:
-            token = bearer(metadata)
+            token = bearer_token(metadata)
             handled[token] += 1
             return token
 
-        monkeypatch.setattr(handlers, "bearer", counted)
+        monkeypatch.setattr(handlers, "bearer_token", counted)
         service._events.loop.call_soon_threadsafe(go_on.wait, WAIT_S)
         try:
             # gRPC keeps no more for a server that is busy: beyond that it cancels calls, whoever made them.
@@ -193,21 +193,25 @@ def test_heartbeats_have_threads_of_their_own() -> None:
 
 
 def test_a_gate_forgets_who_has_gone() -> None:
-    found = Gate()
-    with found.known("a", 1), pytest.raises(TooManyClientsError, match="1 calls with this token"), found.known("a", 1):
+    found = CallLimiter()
+    with (
+        found.known_call("a", 1),
+        pytest.raises(CallRefusedError, match="1 calls with this token"),
+        found.known_call("a", 1),
+    ):
         pass
-    with found.known("a", 1), found.known("b", 1), found.stranger("ipv4:10.0.0.1:3"):
+    with found.known_call("a", 1), found.known_call("b", 1), found.unknown_call("ipv4:10.0.0.1:3"):
         pass
     assert not found._of_token
     assert not found._strangers
 
 
 def test_strangers_of_many_addresses_are_bounded_together() -> None:
-    found = Gate()
+    found = CallLimiter()
     with ExitStack() as stack:
         for number in range(handlers.STRANGERS_MAX):
-            stack.enter_context(found.stranger(f"ipv4:10.0.0.{number}:{number}"))
-        with pytest.raises(TooManyClientsError, match="too many calls"), found.stranger("ipv6:[::1]:7"):
+            stack.enter_context(found.unknown_call(f"ipv4:10.0.0.{number}:{number}"))
+        with pytest.raises(CallRefusedError, match="too many calls"), found.unknown_call("ipv6:[::1]:7"):
             pass
     assert [address_of(peer) for peer in ("ipv4:10.0.0.1:4321", "ipv6:[::1]:5", "unix:", "unix:/a:b")] == [
         "ipv4:10.0.0.1", "ipv6:[::1]", "unix:", "unix:/a:b",
@@ -286,8 +290,8 @@ def test_bytes_over_the_connection_of_a_stream_keep_its_place(
     cluster: Cluster, crew: Crew, monkeypatch: pytest.MonkeyPatch, silent: bool
 ) -> None:
     if silent:
-        found = connections.silences_s
-        monkeypatch.setattr(member_service, "silences_s", lambda: dict.fromkeys(found(), LEASE_S + 1))
+        found = connections.read_silences_s
+        monkeypatch.setattr(member_service, "read_silences_s", lambda: dict.fromkeys(found(), LEASE_S + 1))
     replies = crew.attend(1)
     next(replies)
     cluster.clock.sleep(LEASE_S - 1)
@@ -327,13 +331,13 @@ def test_the_silence_of_each_connection_of_the_process() -> None:
             client = stack.enter_context(socket.create_connection(to))
             there = stack.enter_context(server.accept()[0])
             peer = f"{kind}:{client.getsockname()[1]}"
-            before_s = connections.silences_s()[peer]
+            before_s = connections.read_silences_s()[peer]
             threading.Event().wait(0.2)
-            assert connections.silences_s()[peer] >= before_s + 0.1
+            assert connections.read_silences_s()[peer] >= before_s + 0.1
             sent_at_s = time.monotonic()
             client.send(b"x")
             assert there.recv(1) == b"x", "the connection is as it was"
-            assert connections.silences_s()[peer] <= time.monotonic() - sent_at_s + 0.05
+            assert connections.read_silences_s()[peer] <= time.monotonic() - sent_at_s + 0.05
 
 
 def test_strangers_attend_nothing(channel: Channel, crew: Crew) -> None:

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from hopsum_controlplane.cluster import load_config
 from hopsum_controlplane.service.controller_process import running
-from hopsum_controlplane.service.log_format import log_to
+from hopsum_controlplane.service.log_format import configure_logging
 
 
 def main(config: str, offset: str) -> None:
     """Run the controller until SIGTERM. Print `ready`, as `hopsum controller` does."""
     signals = [signal.SIGTERM]
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    log_to(form="text", level="info")
+    configure_logging(form="text", level="info")
     clock = Path(offset)
     ahead = lambda: time.time() + float(clock.read_text(encoding="utf-8"))  # noqa: E731
     with running(load_config(Path(config)), clock=ahead) as controller:
