@@ -160,7 +160,7 @@ class JobSpec:
         return (self.children or self.ranks) if self.quorum is None else self.quorum
 
     @property
-    def fewest(self) -> int:
+    def least_workers(self) -> int:
         """Return the number of workers with which a generation may begin: `min_workers`, or all ranks if it is None."""
         return self.ranks if self.min_workers is None else self.min_workers
 

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         jobs: list[int] = []
         # A controller of a later version may have sent it: that is found before the old file is lost. One of an
         # earlier version needs the file as it is, to go back to.
-        write_atomically(options.file, content, lambda written: jobs.append(StateStore.check(written)))
+        write_atomically(options.file, content, lambda written: jobs.append(StateStore.count_jobs(written)))
     except (HopsumError, ControlPlaneError, OSError) as error:
         print(f"hopsum controller backup: error: {error}", file=sys.stderr)
         return 1

@@ -293,7 +293,7 @@ def _checked(config: ClusterConfig) -> str:
     found = read_safeguards(config)
     lines = [in_words(config, found.admin_tokens)]
     try:
-        StateStore.check(config.database)
+        StateStore.count_jobs(config.database)
     except StoreLockedError:
         # As beside the controller that serves, before its SIGHUP.
         lines.append("a controller serves with the database: it was not read")
@@ -314,8 +314,8 @@ def in_words(config: ClusterConfig, tokens: Sequence[AdminToken]) -> str:
     for switch in config.switches:
         lines += _switch(switch)
     for spine in config.spines:
-        lines.append(f"tree of {', '.join(link.leaf for link in config.below(spine))}, then {spine}")
-        lines += [f"  {link}" for link in config.below(spine)]
+        lines.append(f"tree of {', '.join(link.leaf for link in config.links_below(spine))}, then {spine}")
+        lines += [f"  {link}" for link in config.links_below(spine)]
     return "\n".join(lines)
 
 

@@ -27,7 +27,7 @@ from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.cluster.records import JobState, MemberPhase
 from hopsum_controlplane.cluster.requests import JoinRequest
 from hopsum_controlplane.cluster.state_store import StateStore
-from hopsum_controlplane.cluster.switch_reconcilers import device_factories, pipelines
+from hopsum_controlplane.cluster.switch_reconcilers import device_factories, load_pipelines
 
 __all__ = [
     "ClusterConfig",
@@ -41,5 +41,5 @@ __all__ = [
     "SwitchConfig",
     "device_factories",
     "load_config",
-    "pipelines",
+    "load_pipelines",
 ]

@@ -80,7 +80,7 @@ def job_message(
         codec_options=spec.codec_options,
         events=_events(history, now_s) if events else (),
         shards=spec.shards,
-        min_workers=spec.fewest,
+        min_workers=spec.least_workers,
         absent_ranks=record.absent,
     )
 
@@ -122,8 +122,8 @@ def _member(job: str, member: Member, left_s: float | None, leases: Leases, now_
     )
 
 
-def left_s_of(record: JobRecord, leases: Leases, now_s: float) -> dict[int, float | None]:
-    """Return the seconds until each member's lease ends, by rank, 0 at least; None for a member without a lease."""
+def lease_left_s(record: JobRecord, leases: Leases, now_s: float) -> dict[int, float | None]:
+    """Return by rank the seconds that are left of each member's lease, 0 at least, None for a member without one."""
     found: dict[int, float | None] = {}
     for member in record.members:
         until_s = leases.until_s(record.name, member.rank)
@@ -147,7 +147,7 @@ def _together(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> d
     return {**total, "completed": top["completed"]} if total and top else {}
 
 
-def created_message(record: JobRecord, token: str) -> pb.CreateJobResponse:
+def create_job_response(record: JobRecord, token: str) -> pb.CreateJobResponse:
     """Make the answer to the creator of a job: the only one that has the job's token."""
     base, size = record.region
     return pb.CreateJobResponse(
@@ -161,7 +161,7 @@ def created_message(record: JobRecord, token: str) -> pb.CreateJobResponse:
     )
 
 
-def located_message(record: JobRecord, config: ClusterConfig) -> pb.LocateResponse:
+def locate_response(record: JobRecord, config: ClusterConfig) -> pb.LocateResponse:
     """Make the answer to a worker that asks for the address of its switch: one, or one for each leaf or shard.
 
     Raises ClusterConfigError when a leaf of the job is not configured any more.

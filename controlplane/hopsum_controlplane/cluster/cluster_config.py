@@ -182,8 +182,8 @@ class ClusterConfig:
         """Return the names of the switches that have leaves, in the order of the links."""
         return tuple(dict.fromkeys(link.spine for link in self.links))
 
-    def below(self, spine: str) -> tuple[LinkConfig, ...]:
-        """Return the links of a spine to its leaves, in their order, or none for another switch."""
+    def links_below(self, spine: str) -> tuple[LinkConfig, ...]:
+        """Return the links of a spine to its leaves, in their order, an empty tuple for another switch."""
         return tuple(link for link in self.links if link.spine == spine)
 
     def check(self) -> None:
@@ -280,7 +280,7 @@ def load_config(path: Path) -> ClusterConfig:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Return an IPv4 address and a UDP port of `A.B.C.D:PORT`. Raises ClusterConfigError for other texts."""
+    """Return IPv4 address and UDP port (1 .. 65535) of `A.B.C.D:PORT`. Raises ClusterConfigError for other texts."""
     ip, _, port = text.rpartition(":")
     try:
         address, number = IPv4Address(ip), int(port)

@@ -83,7 +83,7 @@ class ClusterController:
         # Switches that answer are taken over before the first call is served; the others when they answer.
         for reconciler in self._reconcilers.values():
             reconciler.reconcile()
-        self._follow_trees()
+        self._reconcile_trees()
 
     def create_job(self, spec: JobSpec, token: str = "") -> pb.CreateJobResponse:
         """Create a job in the database, which reserves its slots. Its members join with `token`; empty: a random one.
@@ -100,7 +100,7 @@ class ClusterController:
             made = self._cache.find(spec.name)
             is_ours = made is not None and made.state is not JobState.ENDING and matches(token, made.token_digest)
             if made is not None and is_ours and made.spec == spec:
-                return answers.created_message(made, token)
+                return answers.create_job_response(made, token)
             # One lock from the search for free slots to the record on disk: two requests never get the same slots.
             self._cache.check_new(spec.name)
             self._check_unused(token)
@@ -111,12 +111,12 @@ class ClusterController:
                     )
             # Free slots are computed from the database, because a record reserves its slots before any switch has them.
             switches = self._reconcilers.capacities(spec)
-            switch, at, branches = placement.place(spec, switches, self._config.links)
+            switch, at, branches = placement.place_job(spec, switches, self._config.links)
             record = JobRecord(spec, digest(token), switch, at.job_index, at.region, branches=branches)
             # The database before the switch: every entry that may be on a switch is on disk first.
             self._cache.add(record)
             self._histories.observe(record.name)
-        return answers.created_message(record, token)
+        return answers.create_job_response(record, token)
 
     def delete_job(self, name: str, *, by: str = "") -> None:
         """Delete a job, with all its members. When this call returns, its slots are free.
@@ -132,7 +132,7 @@ class ClusterController:
         reason = f"the job was deleted{' by ' if by else ''}{by}"
         self._cache.apply(name, lambda now: lifecycle.delete_job(now, reason))
         # `before` has the job's switches; the record may already be deleted.
-        self._reconcilers.end(before)
+        self._reconcilers.reconcile_ending(before)
         record = self._cache.find(name)
         if record is not None and record.state is JobState.ENDING:
             on = switch_path((*switches_of(record), *record.places[len(record.switches) :]), record.spec.shards)
@@ -156,7 +156,7 @@ class ClusterController:
         return token
 
     def _check_unused(self, token: str) -> None:
-        if self._cache.place_of(digest(token)) is not None:
+        if self._cache.owner_of(digest(token)) is not None:
             raise InvalidRequestError("this token is a job's already", hint="draw another one")
 
     def revoke_earlier_token(self, name: str) -> None:
@@ -198,7 +198,7 @@ class ClusterController:
         return [self._switch_view(reconciler, drops) for reconciler in self._reconcilers.values()]
 
     def watch(self, watcher: Callable[[str], None]) -> Callable[[], None]:
-        """Call `watcher` after each change of a job, see `JobStateCache.watch`. Returns a function to end it."""
+        """Have `watcher` called after each change of a job, see `JobStateCache.watch`. Returns a function to end it."""
         return self._cache.watch(watcher)
 
     def tick(self) -> None:
@@ -209,15 +209,15 @@ class ClusterController:
         self.expire()
         for name in self.switch_names:
             self.reconcile(name)
-        self._follow_trees()
+        self._reconcile_trees()
 
     def expire(self) -> None:
         """Evict silent members, end waits that took too long, and probe the database: the first part of `tick`.
 
         It calls no switch. Evictions may end generations. Raises no ControlPlaneError.
         """
-        self.liveness.expire()
-        self.member_requests.expire()
+        self.liveness.evict_silent()
+        self.member_requests.forget_deleted_jobs()
         self._cache.probe_store(self._monotonic())
 
     def reconcile(self, switch: str) -> None:
@@ -242,21 +242,21 @@ class ClusterController:
         with self._cache.changed:
             self._store.close()
 
-    def _follow_trees(self) -> None:
+    def _reconcile_trees(self) -> None:
         for record in self._cache.records():
             if record.branches and record.next_switches:
-                self._reconcilers.follow(record.name)
+                self._reconcilers.reconcile_job(record.name)
 
     def _view(self, record: JobRecord, counters: bool, *, events: bool = False) -> pb.Job:
         # Switches are read before the lock is taken: a slow switch must not block heartbeats.
-        read = self._reconcilers.counters(record) if counters else {}
+        read = self._reconcilers.read_counters(record) if counters else {}
         with self._cache.changed:
             now_s = self._monotonic()
             condition, lease_s = self._reconcilers.condition(record), self.liveness.lease_s(record)
-            left_s = answers.left_s_of(record, self.liveness.leases, now_s)
+            left_s = answers.lease_left_s(record, self.liveness.leases, now_s)
             return answers.job_message(
                 record,
-                self._histories.of(record.name),
+                self._histories.history_of(record.name),
                 status_of(record, condition, left_s, lease_s),
                 left_s,
                 self.liveness.leases,
@@ -268,7 +268,7 @@ class ClusterController:
             )
 
     def _switch_view(self, reconciler: SwitchReconciler, drops: bool) -> pb.Switch:
-        read = reconciler.drops() if drops else {}
+        read = reconciler.read_drops() if drops else {}
         records = self._cache.records(reconciler.config.name)
         allocator = placement.allocator_from_records(reconciler.config, records, reconciler.inventory.foreign)
         return answers.switch_message(reconciler, allocator.free_capacity, len(records), read)

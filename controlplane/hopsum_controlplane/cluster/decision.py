@@ -71,17 +71,17 @@ class Report(Sealed):
                 raise _wrong(what, "runs are sorted, disjoint, not empty, and submitted")
             before = end
         for shard in self.further_shards:
-            Report.of(shard).check()
+            Report.from_sealed(shard).check()
             if shard.generation != self.generation or shard.further_shards:
                 raise _wrong(f"generation {shard.generation} at a shard, {self.generation} at shard 0", "name one")
 
     @classmethod
-    def of(cls, sealed: Sealed) -> Report:
-        """Return `sealed` as a Report, its further shards too, with a count of 0 all-reduces."""
+    def from_sealed(cls, sealed: Sealed) -> Report:
+        """Return a Report with the positions and results of `sealed` at all shards, and 0 all-reduces."""
         positions = (sealed.generation, sealed.delivered_to, sealed.submitted_to)
-        return cls(*positions, sealed.held, further_shards=tuple(map(cls.of, sealed.further_shards)))
+        return cls(*positions, sealed.held, further_shards=tuple(map(cls.from_sealed, sealed.further_shards)))
 
-    def at(self, shard: int) -> Report:
+    def for_shard(self, shard: int) -> Report:
         """Return the part of the report for one shard, without further shards, with shard 0's count of all-reduces."""
         held = self if shard == 0 else self.further_shards[shard - 1]
         return Report(held.generation, held.delivered_to, held.submitted_to, held.held, self.allreduces_begun)
@@ -110,7 +110,7 @@ def _by_shard(
     """Split reports, and a decision of the past, into those of each shard."""
     shards = 1 + len(next(iter(reports.values())).further_shards)
     past = [None] * shards if resume is None else [replace(resume, further_shards=()), *resume.further_shards]
-    return [({rank: report.at(n) for rank, report in reports.items()}, past[n]) for n in range(shards)]
+    return [({rank: report.for_shard(n) for rank, report in reports.items()}, past[n]) for n in range(shards)]
 
 
 def _decide(
@@ -154,17 +154,17 @@ def decided_runs(reports: Mapping[int, Report], base: int) -> tuple[Decided, ...
     return tuple(Decided(first, end, _named(holders)) for first, end, holders in found)
 
 
-def too_late(reports: Mapping[int, Report], before: Resume | None) -> tuple[int, ...]:
-    """Return the ranks, sorted, that lack a result which another worker delivered and no worker holds, at any shard.
+def laggard_ranks(reports: Mapping[int, Report], before: Resume | None) -> tuple[int, ...]:
+    """Return the ranks, sorted, that lack at any shard a result which another worker delivered and no worker holds.
 
     `before` is as in `decide`.
     """
     if not reports:
         return ()
-    return tuple(sorted({rank for each in _by_shard(reports, before) for rank in _too_late(*each)}))
+    return tuple(sorted({rank for each in _by_shard(reports, before) for rank in _laggard_ranks(*each)}))
 
 
-def _too_late(reports: Mapping[int, Report], before: Resume | None) -> tuple[int, ...]:
+def _laggard_ranks(reports: Mapping[int, Report], before: Resume | None) -> tuple[int, ...]:
     # Only positions between the slowest and the fastest worker can be lost.
     lowest = min(report.delivered_to for report in reports.values())
     highest = max(report.delivered_to for report in reports.values())
@@ -196,7 +196,7 @@ def _last_of(some: Sequence[Run], others: Sequence[Run]) -> int:
     return -1
 
 
-def check_together(reports: Mapping[int, Report], slots: int) -> None:
+def check_decision_size(reports: Mapping[int, Report], slots: int) -> None:
     """Raise InvalidRequestError if a shard's decision would have more than MAX_DECIDED runs.
 
     There has to be a report. `slots` is the workers' window.

@@ -32,7 +32,7 @@ class L2Forwarding:
         self._actual: _Forwarding | None = None
 
     def invalidate(self) -> None:
-        """Forget the known entries: the next `sync` reads the switch before it writes."""
+        """Make the next `sync` read the switch before it writes, because other clients may have changed the entries."""
         self._actual = None
 
     def sync(self, records: Iterable[JobRecord]) -> None:

@@ -4,6 +4,7 @@
 Created, Restored        the job was made; the controller was started, and found it in its database
 MemberJoined             a worker has joined, for the next generation
 MemberLeft, MemberLost   it has left; it was evicted
+GoesOnWithout            the next generation does not wait for these ranks
 GenerationBegun          a generation was taken, and its entries are being written
 EntriesInstalled         all entries are on the switches: the generation runs
 GenerationEnded          the generation has ended, and its entries are being removed
@@ -66,8 +67,8 @@ class JobHistory:
     trouble: str = ""
     """The problem of the job's switches, as it was seen last, empty for none."""
 
-    def note(self, type: str, reason: str, message: str, now_s: float) -> None:
-        """Append an event. An event that only repeats the last one is counted there."""
+    def append_event(self, type: str, reason: str, message: str, now_s: float) -> None:
+        """Append an event. One with the reason and message of the last event replaces it, with a count of one more."""
         count = 1
         if self.events and (self.events[-1].reason, self.events[-1].message) == (reason, message):
             # A worker that is refused every second must not push the job's other events out.
@@ -96,14 +97,14 @@ class JobHistories:
         for record in cache.records():
             found = self._histories[record.name] = JobHistory(record)
             told = f"the controller was started; the job is {record.state.value}"
-            found.note(NORMAL, "Restored", told, monotonic())
+            found.append_event(NORMAL, "Restored", told, monotonic())
         # The cache calls `observe` under its lock after each step, so that no step is missed.
         cache.watch(self.observe)
 
-    def of(self, job: str) -> JobHistory:
-        """Return the history of a job up to now, an empty history for a job that does not exist.
+    def history_of(self, job: str) -> JobHistory:
+        """Observe a job, and return its history, a new empty one for a job that does not exist.
 
-        Later events change the returned object: read it under the cache's lock.
+        It is the live object, which later events change: read it under the cache's lock.
         """
         self.observe(job)
         return self._histories.get(job, JobHistory())
@@ -121,7 +122,7 @@ class JobHistories:
             found, now_s = self._histories.setdefault(job, JobHistory()), self._monotonic()
             before = found.record
             for event in events_of_step(before, record, self._lease_s(record)):
-                found.note(event.type, event.reason, event.message, now_s)
+                found.append_event(event.type, event.reason, event.message, now_s)
             if record.generation and (before is None or before.generation != record.generation):
                 found.begun, found.begun_at_s = found.begun + 1, now_s
             if record.state is JobState.CHANGING and before is not None and before.state is not JobState.CHANGING:
@@ -129,16 +130,16 @@ class JobHistories:
             found.record = record
             before_trouble, found.trouble = found.trouble, self._trouble(record)
             if found.trouble and not before_trouble:
-                found.note(WARNING, "SwitchLost", found.trouble, now_s)
+                found.append_event(WARNING, "SwitchLost", found.trouble, now_s)
             elif before_trouble and not found.trouble:
-                found.note(NORMAL, "SwitchBack", "the job's switches are ready again", now_s)
+                found.append_event(NORMAL, "SwitchBack", "the job's switches are ready again", now_s)
 
     def observe_switch(self, switch: str) -> None:
         """Call `observe` for each job that has slots on a switch."""
         for record in self._cache.records(switch):
             self.observe(record.name)
 
-    def note_caller(self, job: str, rank: int, caller: str, registered: str) -> None:
+    def record_caller(self, job: str, rank: int, caller: str, registered: str) -> None:
         """Append an event, and log, that a member registered another address than its call came from.
 
         `caller` and `registered` are these two addresses. There may be two networks, or an address translation.
@@ -148,16 +149,16 @@ class JobHistories:
             "way (NAT), its switch drops what it sends (wrong_source)"
         )
         with self._cache.changed:
-            self._histories.setdefault(job, JobHistory()).note(NORMAL, "CallsFrom", told, self._monotonic())
+            self._histories.setdefault(job, JobHistory()).append_event(NORMAL, "CallsFrom", told, self._monotonic())
         _log.info("job %s: %s", job, told)
 
-    def note_rejection(self, job: str, why: str) -> None:
+    def record_rejection(self, job: str, why: str) -> None:
         """Count a join that was refused although the token was right, and append an event with the reason `why`."""
         with self._cache.changed:
             found, now_s = self._histories.setdefault(job, JobHistory()), self._monotonic()
             found.joins_refused += 1
             found.last_refusal, found.refused_at_s = why, now_s
-            found.note(WARNING, "JoinRefused", why, now_s)
+            found.append_event(WARNING, "JoinRefused", why, now_s)
 
 
 def events_of_step(before: JobRecord | None, after: JobRecord, lease_s: float) -> Iterator[JobEvent]:

@@ -53,8 +53,8 @@ class JobMover:
             at = BranchAssignment(target, index, region)
             self._cache.apply(name, lambda now: lifecycle.move(now, away, at, seats, reason))
         _log.warning("job %s moves from switch %s to %s", name, away, target, extra={"job": name, "switch": target})
-        # `follow` does not wait: the switch that the job leaves may be dead.
-        self._reconcilers.follow(name)
+        # `reconcile_job` does not wait: the switch that the job leaves may be dead.
+        self._reconcilers.reconcile_job(name)
         return pb.MoveJobResponse(from_switch=away, to_switch=target, slot_base=region.base, slots=region.size)
 
     def _movable(self, record: JobRecord, away: str | None) -> str:
@@ -90,7 +90,7 @@ class JobMover:
         config, shard = self._reconcilers.config, record.switches.index(away)
         here, there = config.switch(away), config.switch(to)
         return {
-            member.rank: placement.seat_at(member.seats[shard], here, there)
+            member.rank: placement.seat_at_switch(member.seats[shard], here, there)
             for member in record.members
             if member.phase in LEASED
         }

@@ -37,7 +37,7 @@ class JobStateCache:
         self.changed = threading.Condition(threading.RLock())
         self._store = store
         self._records = {record.name: record for record in stored.records}
-        # Replaced as a whole, so that `place_of` needs no lock: calls of strangers never wait for the database.
+        # Replaced as a whole, so that `owner_of` needs no lock: calls of strangers never wait for the database.
         self._digests = {key: place for record in stored.records for key, place in _digests(record).items()}
         self._watchers: list[Callable[[str], None]] = []
         self._deleted = dict(stored.removed)
@@ -84,15 +84,15 @@ class JobStateCache:
                 f"a job {name!r} exists, {record.state.value}", hint="delete it first, or choose another name"
             )
 
-    def place_of(self, digest: bytes) -> tuple[str, int | None] | None:
-        """Return the job and rank whose member has the secret with this digest, the rank None for a job's token.
+    def owner_of(self, digest: bytes) -> tuple[str, int | None] | None:
+        """Return job and rank of the member whose secret has this digest, or the job and None for a job's token.
 
         None when no job and no member has it. The call waits for no lock.
         """
         return self._digests.get(digest)
 
     def watch(self, watcher: Callable[[str], None]) -> Callable[[], None]:
-        """Call `watcher` with a job's name after each `apply` that changed the job, in any thread, under the lock.
+        """Have `watcher` called with a job's name after each `apply` that changed it, in any thread, under the lock.
 
         `watcher` must not block.
 
@@ -161,7 +161,10 @@ class JobStateCache:
             self._generations.observe(generation)
 
     def allot_generation(self, now: float) -> int:
-        """Return a generation that was never taken, at `now` (unix seconds). It is on disk with its record."""
+        """Return a generation that was never taken, at `now` (unix seconds). Nothing is written to the database.
+
+        Raises ControlPlaneError when it does not fit 32 bits.
+        """
         with self.changed:
             return self._generations.allot(now)
 

@@ -3,7 +3,7 @@
 
 No member is evicted because the controller was away. Leases are only in memory: a controller that starts hears every
 member anew, and the leases of a job begin when it hears the first of its members. A controller that was stopped for a
-while extends them by that (`excuse`).
+while extends them by that (`extend_for_absence`).
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class Leases:
             # Never longer than before: a connection that ended is no sign of life.
             lease.until_s, lease.shortened = min(lease.until_s, until_s), True
 
-    def shortened(self, job: str, rank: int) -> bool:
+    def is_shortened(self, job: str, rank: int) -> bool:
         """Return whether a lease was shortened after its last renewal."""
         lease = self._leases.get((job, rank))
         return lease is not None and lease.shortened
 
-    def excuse(self, record: JobRecord, away_s: float, most_s: float) -> None:
-        """Extend the leases of a job's members by seconds in which no member could be heard, until `most_s` at most."""
+    def extend_for_absence(self, record: JobRecord, away_s: float, most_s: float) -> None:
+        """Extend the leases of a job's members by `away_s`, to end at `most_s` at the latest. None gets shorter."""
         for member in record.members:
             lease = self._leases.get((record.name, member.rank))
             if lease is not None:
@@ -100,7 +100,7 @@ class Leases:
         """Drop the leases of the members of all jobs but these."""
         self._leases = {key: lease for key, lease in self._leases.items() if key[0] in jobs}
 
-    def expired(self, record: JobRecord, now_s: float) -> list[int]:
+    def expired_ranks(self, record: JobRecord, now_s: float) -> list[int]:
         """Return the ranks of a job whose leases have run out at `now_s`. Nothing is dropped.
 
         Members without a lease, and those that left or were evicted, are not among them.

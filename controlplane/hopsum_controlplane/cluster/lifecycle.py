@@ -66,7 +66,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from hopsum_controlplane.cluster.decision import Report, check_together, decide, too_late
+from hopsum_controlplane.cluster.decision import Report, check_decision_size, decide, laggard_ranks
 from hopsum_controlplane.cluster.records import (
     FINISHED,
     LEASED,
@@ -241,7 +241,7 @@ def _check_report(record: JobRecord, before: Member, report: Report) -> None:
         what = f"report of {1 + len(report.further_shards)} shards of job {record.name!r}"
         raise InvalidRequestError(what, hint=f"it has {1 + len(before.further)}: use the same hopsum on both sides")
     # The decision about all reports goes into one message, so its runs are counted before the report is taken.
-    check_together({**_reports(record), before.rank: report}, record.region.size)
+    check_decision_size({**_reports(record), before.rank: report}, record.region.size)
 
 
 def mark_notified(record: JobRecord, rank: int) -> JobRecord:
@@ -278,8 +278,8 @@ def leave(record: JobRecord, rank: int, unfinished: str | None = None) -> JobRec
     return _end_if_all_gone(_with_member(record, replace(member, phase=MemberPhase.LEFT)))
 
 
-def successors(record: JobRecord) -> tuple[int, ...]:
-    """Return the ranks of workers that wait while a generation runs: restarts of workers that left it. Else empty."""
+def restarted_ranks(record: JobRecord) -> tuple[int, ...]:
+    """Return the ranks that wait while a generation runs: their workers left it and were started again. Else empty."""
     waiting = (member.rank for member in record.members if member.phase is MemberPhase.WAITING)
     return tuple(waiting) if record.state is JobState.RUNNING else ()
 
@@ -327,7 +327,7 @@ def evict_laggards(record: JobRecord) -> JobRecord:
     if not record.ready:
         return record
     # Summing again what a worker has delivered already would give a second result (rule E3).
-    for rank in too_late(_reports(record), record.newcomers):
+    for rank in laggard_ranks(_reports(record), record.newcomers):
         member = record.member(rank)
         if member is not None:
             why = "it lacks results that the others have delivered and dropped: it was too far behind"
@@ -454,7 +454,8 @@ def move(
 
     `seats` are the places of the members at the new switch, by rank, and `reason` is that of the generation's end. The
     entries on `away` are removed when that switch answers, and no generation waits for it. Raises ControlPlaneError for
-    a job that is ending or over a tree, and for a switch that the job has already.
+    a job that is ending or over a tree, and for a switch that the job has already; ValueError if the job is not on
+    `away`.
     """
     if record.state is JobState.ENDING or (record.branches and not record.is_sharded) or to.switch in record.places:
         raise _fault(record, f"move from {away} to {to.switch}")
@@ -567,8 +568,8 @@ ROUNDS_MOST = ROUNDS // 4 * 3
 """The rounds of a slot after which a generation is ended. The remaining quarter lasts until all workers know."""
 
 
-def rounds_used_up(record: JobRecord, member: Member, position: float) -> str:
-    """Return why a generation has to end: its rounds, which do not wrap (N4), run out. Empty while many are left.
+def why_rounds_used_up(record: JobRecord, member: Member, position: float) -> str:
+    """Return why a generation has to end if three quarters of its rounds are used (N4), else an empty string.
 
     `position` is the newest one of the member's stream in this generation. A member outside a running generation has
     used none.

@@ -53,12 +53,12 @@ class Liveness:
         return self._default_lease_s if record.spec.lease_s is None else record.spec.lease_s
 
     def renew(self, record: JobRecord, rank: int, statistics: Mapping[str, float] | None = None) -> None:
-        """Begin a member's lease anew, from now. `statistics` are those of a heartbeat, None for another call."""
+        """Begin a member's lease anew, now. `statistics` of a heartbeat replace the last ones; None is no heartbeat."""
         with self._cache.changed:
             now_s = self._monotonic()
             self.leases.renew(record.name, rank, now_s + self.lease_s(record), statistics, now_s=now_s)
 
-    def begin(self, record: JobRecord) -> None:
+    def begin_leases(self, record: JobRecord) -> None:
         """Begin the leases of all members of a job, at the first call of any of them since the controller was started.
 
         Before that call no member of the job is evicted. Later calls do nothing.
@@ -69,7 +69,7 @@ class Liveness:
                 for member in record.members:
                     self.renew(record, member.rank)
 
-    def connection_ended(self, record: JobRecord, member: Member) -> None:
+    def on_connection_ended(self, record: JobRecord, member: Member) -> None:
         """Shorten the lease of a member whose connection ended without LEAVE to GRACE_S.
 
         Soon after an absence of the controller it does nothing: that may have ended all connections.
@@ -80,8 +80,8 @@ class Liveness:
             if member.phase in LEASED and now_s >= self._excused_s + self.lease_s(record):
                 self.leases.shorten(record.name, member.rank, now_s + GRACE_S)
 
-    def excuse(self, away_s: float) -> None:
-        """Extend all leases by seconds in which this process did not run and heard no heartbeat, and log a warning.
+    def extend_for_absence(self, away_s: float) -> None:
+        """Extend all leases by `away_s` seconds in which this process did not run, and log a warning.
 
         No lease becomes longer than a new one. For the length of a lease after this call, a connection that ends
         shortens no lease.
@@ -90,15 +90,15 @@ class Liveness:
         with self._cache.changed:
             self._excused_s = now_s = self._monotonic()
             for record in self._cache.records():
-                self.leases.excuse(record, away_s, now_s + self.lease_s(record))
+                self.leases.extend_for_absence(record, away_s, now_s + self.lease_s(record))
 
-    def given_up(self, record: JobRecord, member: Member) -> str:
-        """Return in words that a member was evicted, and why: its own reason, or its silence for the lease."""
+    def eviction_message(self, record: JobRecord, member: Member) -> str:
+        """Return the error text of a member that was evicted, with its own reason, or its silence for the lease."""
         why = member.why or self._unheard_for(record)
         return f"rank {member.rank} of job {record.name!r} was evicted: {why}"
 
-    def expire(self) -> None:
-        """Evict silent members, and end the waits for others that have taken long enough, and log these.
+    def evict_silent(self) -> None:
+        """Evict members whose leases have run out. End waits for others that have lasted long enough, and log these.
 
         It changes records in the database, and may end generations. A step that cannot be written is tried again by the
         next call. Raises no StoreError.
@@ -113,7 +113,7 @@ class Liveness:
             for record in records:
                 # Workers that all call another controller are alive: a backup that was started as a test, or a
                 # machine that no worker reaches, must not end their sums.
-                for rank in self.leases.expired(record, now_s) if record.name not in self._unheard else ():
+                for rank in self.leases.expired_ranks(record, now_s) if record.name not in self._unheard else ():
                     self._lose(record, rank)
                 self._check_successors(record, now_s)
                 if record.name not in self._unheard:
@@ -127,7 +127,7 @@ class Liveness:
         late = [
             (record, rank)
             for record in records
-            for rank in self.leases.expired(record, now_s + LITTLE_LEFT * self.lease_s(record))
+            for rank in self.leases.expired_ranks(record, now_s + LITTLE_LEFT * self.lease_s(record))
         ]
         # Asked only where it is needed: all descriptors of the process are looked at.
         silences_s = self.silences_s() if late else {}
@@ -142,18 +142,18 @@ class Liveness:
 
     def _lose(self, record: JobRecord, rank: int) -> None:
         why, told = f"the lease of rank {rank} ran out: {self._unheard_for(record)}", ""
-        if self.leases.shortened(record.name, rank):
+        if self.leases.is_shortened(record.name, rank):
             told = f"its connection ended, and nothing was heard of it for {GRACE_S:g} s"
             why = f"the connection of rank {rank} ended, and nothing was heard of it for {GRACE_S:g} s"
         # Where the database cannot be written, which the cache logs, the lease stays overdue.
         with suppress(StoreError):
             self._cache.apply(record.name, lambda now: lifecycle.lose(now, rank, why, told))
             self.leases.forget(record.name, rank)
-            note_loss(record, self._cache.find(record.name), why)
+            log_loss(record, self._cache.find(record.name), why)
 
     def _check_successors(self, record: JobRecord, now_s: float) -> None:
         """End a generation that a rank left and waits to begin anew, when the others had a lease to leave it too."""
-        ranks = lifecycle.successors(record)
+        ranks = lifecycle.restarted_ranks(record)
         if not ranks:
             self._successors.pop(record.name, None)
             return
@@ -163,7 +163,7 @@ class Liveness:
         elif now_s - since_s >= self.lease_s(record):
             lease_s = self.lease_s(record)
             why = f"rank {ranks[0]} had left and was started again, and the others did not leave within {lease_s:g} s"
-            # The next `expire` tries again what cannot be written now.
+            # The next `evict_silent` tries again what cannot be written now.
             with suppress(StoreError):
                 self._cache.apply(record.name, lambda now: lifecycle.end_generation(now, why), missing_ok=True)
 
@@ -178,14 +178,14 @@ class Liveness:
         wait_s = record.spec.replace_s
         wait_s = self.lease_s(record) if wait_s is None else wait_s
         if over := [rank for rank in spared if now_s - since_s[rank] >= wait_s]:
-            # The next `expire` tries again what cannot be written now.
+            # The next `evict_silent` tries again what cannot be written now.
             with suppress(StoreError):
                 self._cache.apply(job, lambda now: lifecycle.go_without(now, over), missing_ok=True)
                 _log.warning("job %s continues without %s", job, ranks_in_words(over), extra={"job": job})
 
 
-def note_loss(before: JobRecord, after: JobRecord | None, why: str) -> None:
-    """Log a loss if the job runs before and after it. A loss that ended a generation is logged by the database.
+def log_loss(before: JobRecord, after: JobRecord | None, why: str) -> None:
+    """Log the loss of a member if its generation continues. The cache logs a loss that ended a generation.
 
     `after` is None for a job that is gone.
     """

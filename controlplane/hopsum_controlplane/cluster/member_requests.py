@@ -14,8 +14,8 @@ from hopsum_controlplane.cluster.answers import Pending, state_number
 from hopsum_controlplane.cluster.cluster_config import ClusterConfig
 from hopsum_controlplane.cluster.job_history import JobHistories
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
-from hopsum_controlplane.cluster.lifecycle import has_joined_with, rounds_used_up
-from hopsum_controlplane.cluster.liveness import Liveness, note_loss
+from hopsum_controlplane.cluster.lifecycle import has_joined_with, why_rounds_used_up
+from hopsum_controlplane.cluster.liveness import Liveness, log_loss
 from hopsum_controlplane.cluster.membership_builder import membership_of
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, JobState, Member, MemberPhase
 from hopsum_controlplane.cluster.requests import JoinRequest, check_statistics, printable
@@ -34,7 +34,7 @@ class MemberRequests:
     """Answers the workers of a cluster's jobs. Thread-safe.
 
     All calls that name a job raise UndecidedError where the database may lack it, see `require_decided`, and count as
-    the first sign of life of its workers after a start of the controller, see `Liveness.begin`.
+    the first sign of life of its workers after a start of the controller, see `Liveness.begin_leases`.
 
     config: of the cluster. cache: the database. reconcilers: of its switches. liveness: the leases, which calls renew.
     histories: record refused joins. monotonic: monotonic seconds.
@@ -56,13 +56,13 @@ class MemberRequests:
 
     def knows(self, token: str) -> bool:
         """Return whether this is a job's token, or a member's secret in hexadecimal. Takes no lock."""
-        return self._place_of(token) is not None
+        return self._owner_of(token) is not None
 
-    def _place_of(self, token: str) -> tuple[str, int | None] | None:
+    def _owner_of(self, token: str) -> tuple[str, int | None] | None:
         """Return the job of a token, or job and rank of a member's secret in hexadecimal, None for any other text."""
-        found = self._cache.place_of(digest(token))
+        found = self._cache.owner_of(digest(token))
         with suppress(ValueError):
-            found = found or self._cache.place_of(digest(bytes.fromhex(token)))
+            found = found or self._cache.owner_of(digest(bytes.fromhex(token)))
         return found
 
     def locate(self, job: str, token: str) -> pb.LocateResponse:
@@ -70,10 +70,10 @@ class MemberRequests:
 
         Raises UnknownJobError, and UnauthenticatedError for a token that is not the job's.
         """
-        return answers.located_message(self._with_token(job, token), self._config)
+        return answers.locate_response(self._with_token(job, token), self._config)
 
     def join(self, request: JoinRequest) -> pb.JoinResponse:
-        """Admit a member to a job, for its next generation. A repeated call of an incarnation has the same answer.
+        """Admit a member to a job, for its next generation. A repeated call of an incarnation returns the same answer.
 
         Another incarnation takes over the rank of the previous one, and ends its generation. A member of the job's last
         generation joins again with its report. Raises InvalidRequestError, UnknownJobError, UnauthenticatedError,
@@ -87,7 +87,7 @@ class MemberRequests:
                 record = self._cache.find(request.job)
                 # Only joins with the right token count: an unauthenticated client must not fill a job's history.
                 if record is not None and matches(request.token, record.token_digest):
-                    self._histories.note_rejection(record.name, str(error))
+                    self._histories.record_rejection(record.name, str(error))
             raise
 
     def _join(self, request: JoinRequest) -> pb.JoinResponse:
@@ -95,7 +95,7 @@ class MemberRequests:
         with self._cache.changed:
             record = self._with_token(request.job, request.token, request.incarnation)
             rank = lifecycle.choose_rank(record, request.rank, request.incarnation)
-            at, leaf, further = placement.stand(record, request, rank, self._config)
+            at, leaf, further = placement.place_member(record, request, rank, self._config)
             # The secret is a function of token and incarnation, so a repeated JOIN has the same answer, and the
             # database has no secret.
             secret = member_secret(request.token, record.name, rank, request.incarnation)
@@ -111,9 +111,9 @@ class MemberRequests:
                 self._liveness.leases.forget(record.name, rank)
             self._liveness.renew(record, rank)
             if (before is None or before.incarnation != request.incarnation) and request.is_elsewhere:
-                self._histories.note_caller(record.name, rank, request.caller, request.ip)
+                self._histories.record_caller(record.name, rank, request.caller, request.ip)
         # Outside the lock: writing a switch may take seconds, and heartbeats need the lock.
-        self._reconcilers.follow(record.name)
+        self._reconcilers.reconcile_job(record.name)
         lease_s = self._liveness.lease_s(record)
         heartbeat_s = min(self._config.heartbeat_s, lease_s / _BEATS_PER_LEASE)
         return pb.JoinResponse(rank=rank, secret=secret, lease_s=lease_s, heartbeat_s=heartbeat_s)
@@ -133,7 +133,9 @@ class MemberRequests:
             self._liveness.renew(record, rank)
             while True:
                 if member.phase is MemberPhase.LOST:
-                    raise UnauthenticatedError(self._liveness.given_up(record, member), hint="close, and connect again")
+                    raise UnauthenticatedError(
+                        self._liveness.eviction_message(record, member), hint="close, and connect again"
+                    )
                 is_in = member.phase is MemberPhase.IN and record.state is JobState.RUNNING
                 if is_in and record.generation != known_generation:
                     # Recorded before the answer: after a crash in between the worker may know the generation (E4).
@@ -169,7 +171,7 @@ class MemberRequests:
                 self._liveness.renew(record, rank, statistics)
                 position = (statistics or {}).get(POSITION, 0.0)
                 # Rule N4: rounds do not wrap, so the generation ends in time; positions continue in the next one.
-                if generation == record.generation and (why := rounds_used_up(record, member, position)):
+                if generation == record.generation and (why := why_rounds_used_up(record, member, position)):
                     self._cache.apply(job, lambda now: lifecycle.end_generation(now, why))
             return self.member_status(job, rank, secret, generation=generation)
 
@@ -179,11 +181,11 @@ class MemberRequests:
         Any other secret renews nothing.
         """
         with self._cache.changed:
-            job, rank = self._place_of(token) or ("", None)
+            job, rank = self._owner_of(token) or ("", None)
             record = self._cache.find(job)
             member = None if record is None or rank is None else record.member(rank)
             if record is not None and member is not None and member.phase in LEASED:
-                self._liveness.begin(record)
+                self._liveness.begin_leases(record)
                 self._liveness.renew(record, member.rank)
 
     def member_status(self, job: str, rank: int, secret: bytes, *, generation: int = 0) -> pb.HeartbeatResponse:
@@ -196,7 +198,7 @@ class MemberRequests:
         record, member = self._with_secret(job, rank, secret)
         if member.phase is MemberPhase.LOST:
             return pb.HeartbeatResponse(
-                state=state_number(record.state), reason=self._liveness.given_up(record, member)
+                state=state_number(record.state), reason=self._liveness.eviction_message(record, member)
             )
         served = record.state is JobState.RUNNING and member.phase in (MemberPhase.IN, MemberPhase.LEFT)
         now = record.generation if served else 0
@@ -218,7 +220,7 @@ class MemberRequests:
 
         `unfinished` is the reason why its program ended before the work was done, None if it was done. With a reason
         the generation ends at once, unless a quorum of the others is left. A repeated call does nothing. This waits for
-        no switch, because one may have ended with its rank: call `follow` after it. Raises UnknownJobError,
+        no switch, because one may have ended with its rank: call `reconcile_job` after it. Raises UnknownJobError,
         UnauthenticatedError or StoreError.
         """
         why = None if unfinished is None else printable(unfinished) or "it did not say why"
@@ -226,22 +228,22 @@ class MemberRequests:
             before, _ = self._with_secret(job, rank, secret)
             after = self._cache.apply(job, lambda now: lifecycle.leave(now, rank, why))
         if why is not None:
-            note_loss(before, after, f"rank {rank} left unfinished: {why}")
+            log_loss(before, after, f"rank {rank} left unfinished: {why}")
 
-    def follow(self, job: str) -> None:
-        """Bring a job's switches to what the job wants after `leave`. It may wait for a switch for seconds."""
-        self._reconcilers.follow(job)
+    def reconcile_job(self, job: str) -> None:
+        """Reconcile a job's switches, after `leave`. It may wait for a switch for seconds. A failure raises nothing."""
+        self._reconcilers.reconcile_job(job)
 
-    def disconnected(self, job: str, rank: int, secret: bytes) -> None:
-        """Shorten the lease of a member whose connection ended without LEAVE, see `Liveness.connection_ended`.
+    def shorten_lease(self, job: str, rank: int, secret: bytes) -> None:
+        """Shorten the lease of a member whose connection ended without LEAVE, see `Liveness.on_connection_ended`.
 
         Raises UnknownJobError, and UnauthenticatedError if the member was replaced.
         """
         with self._cache.changed:
-            self._liveness.connection_ended(*self._with_secret(job, rank, secret))
+            self._liveness.on_connection_ended(*self._with_secret(job, rank, secret))
 
-    def expire(self) -> None:
-        """Forget the remembered differences between settings of workers whose jobs are deleted."""
+    def forget_deleted_jobs(self) -> None:
+        """Forget the disputes about settings of jobs that are deleted."""
         with self._cache.changed:
             self._disputes.keep_only({record.name for record in self._cache.records()})
 
@@ -253,7 +255,7 @@ class MemberRequests:
             raise UnauthenticatedError(
                 f"wrong token for job {job!r}", hint="use the one that was told when the job was made, or rotated"
             )
-        self._liveness.begin(record)
+        self._liveness.begin_leases(record)
         return record
 
     def _with_secret(self, job: str, rank: int, secret: bytes) -> tuple[JobRecord, Member]:
@@ -265,5 +267,5 @@ class MemberRequests:
                 f"rank {rank} of job {job!r} is nobody's, or another worker's, but not this one's",
                 hint="join again; if it was replaced, two workers may have been started with one rank",
             )
-        self._liveness.begin(record)
+        self._liveness.begin_leases(record)
         return record, member

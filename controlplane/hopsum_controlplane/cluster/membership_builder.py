@@ -56,7 +56,7 @@ def leaves_of(record: JobRecord, config: ClusterConfig) -> list[tuple[SwitchConf
     """
     if record.is_sharded:
         return []
-    links = {link.leaf: link for link in config.below(record.switch)}
+    links = {link.leaf: link for link in config.links_below(record.switch)}
     lacking = [branch.switch for branch in record.branches if branch.switch not in links]
     if lacking:
         raise ClusterConfigError(
@@ -97,9 +97,9 @@ def parts_of(record: JobRecord, generation: int, config: ClusterConfig, limits: 
 
 
 def membership_of(record: JobRecord, rank: int, config: ClusterConfig) -> JobMembership:
-    """Make the membership of a job's generation for a worker that is in it.
+    """Return the membership of a job's generation for a worker that is in it.
 
-    Raises UnknownJobError without a generation.
+    Raises UnknownJobError for a job without a generation.
     """
     if record.job is None:
         raise UnknownJobError(f"job {record.name!r} has no generation", hint="join again")

@@ -62,8 +62,8 @@ class OlderJobs:
     ended: tuple[str, ...]
 
 
-def take_older_jobs(database: sqlite3.Connection, version: int) -> OlderJobs:
-    """Take the jobs out of a database of FIRST_VERSION .. 15: their tables are gone when this returns.
+def extract_older_jobs(database: sqlite3.Connection, version: int) -> OlderJobs:
+    """Read the jobs of a database of FIRST_VERSION .. 15, and drop their tables. The caller has begun a transaction.
 
     Raises sqlite3.Error, and ValueError naming the job that makes no sense.
     """

@@ -45,14 +45,14 @@ class Pace:
         self._monotonic = monotonic
         self._begun: dict[str, _Begun] = {}
 
-    def begun(self, job: str) -> None:
-        """Note that a generation of a job begins now."""
+    def record_begin(self, job: str) -> None:
+        """Record that a generation of a job begins now."""
         now_s, last = self._monotonic(), self._begun.get(job)
         # From when it could have begun: the pause itself does not make a generation long.
         short = last is not None and now_s < last.next_s + SHORT_S
         self._begun[job] = _Begun(now_s, last.short_ones + 1 if last is not None and short else 0)
 
-    def due(self, job: str) -> bool:
+    def is_due(self, job: str) -> bool:
         """Return whether the next generation of a job may begin now."""
         last = self._begun.get(job)
         return last is None or self._monotonic() >= last.next_s
@@ -60,7 +60,7 @@ class Pace:
     def condition(self, job: str) -> str:
         """Return why the next generation does not begin, an empty string if it may."""
         last = self._begun.get(job)
-        if last is None or self.due(job):
+        if last is None or self.is_due(job):
             return ""
         return (
             f"its last {last.short_ones} generations were shorter than {SHORT_S:g} s; the next one begins in "
@@ -91,8 +91,8 @@ class Backoff:
         self._monotonic = monotonic
         self._failures: dict[str | None, _Failure] = {}
 
-    def failed(self, error: Exception, part: str | None = None) -> float:
-        """Note a failure of a part, and return the seconds until the next try."""
+    def record_failure(self, error: Exception, part: str | None = None) -> float:
+        """Record a failure of a part, and return the seconds until the next try."""
         last, kind = self._failures.get(part), condition_reason(error)
         # A switch that does not answer costs a packet a second; a refusal is expensive, and is asked for ever more
         # seldom.
@@ -104,17 +104,17 @@ class Backoff:
     def should_log(self, part: str | None = None) -> bool:
         """Return whether a part's last failure is the first, second, fourth, eighth... of its kind in a row.
 
-        `failed` counts, this call changes nothing. False for a part without a failure since it last succeeded.
+        `record_failure` counts, this call changes nothing. False for a part without a failure since it last succeeded.
         """
         failure = self._failures.get(part)
         # A power of two: the log of a failure that stays grows by its logarithm.
         return failure is not None and failure.times & (failure.times - 1) == 0
 
-    def succeeded(self, part: str | None = None) -> None:
-        """Forget a failure, if there was one."""
+    def record_success(self, part: str | None = None) -> None:
+        """Forget the failures of a part, if there were any."""
         self._failures.pop(part, None)
 
-    def due(self, part: str | None = None) -> bool:
+    def is_due(self, part: str | None = None) -> bool:
         """Return whether a part may be tried: it has no failure, or the pause after its last failure has passed."""
         failure = self._failures.get(part)
         return failure is None or self._monotonic() >= failure.again_s

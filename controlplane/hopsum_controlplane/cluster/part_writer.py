@@ -48,11 +48,11 @@ class PartWriter:
         self._on_begun = on_begun
         self._forwarding: L2Forwarding | None = None
 
-    def follow(self, device: Device) -> None:
-        """Use a device that was taken over for layer-2 forwarding, if the configuration asks for it. Writes nothing."""
+    def set_forwarding_device(self, device: Device) -> None:
+        """Use a device for layer-2 forwarding from now on, if the configuration asks for it. Writes nothing."""
         self._forwarding = L2Forwarding(self._config, device, self._links) if self._config.l2_forwarding else None
 
-    def forward(self, *, anew: bool = False) -> None:
+    def write_forwarding(self, *, anew: bool = False) -> None:
         """Write the layer-2 forwarding of all members that have joined by now, if the configuration asks for it.
 
         Args:
@@ -65,13 +65,13 @@ class PartWriter:
                 self._forwarding.invalidate()
             self._forwarding.sync(self._cache.records(self._config.name))
 
-    def begin(self, controller: SwitchController, record: JobRecord) -> None:
-        """Begin the next generation of a job that is ready, in the database, and write this switch's part.
+    def begin_generation(self, controller: SwitchController, record: JobRecord) -> None:
+        """Begin the next generation of a job in the database, and write this switch's part to the switch.
 
         Workers that lack results which no worker has are evicted first. If the job is then not ready, no generation
-        begins. Raises ControlPlaneError as `write`.
+        begins. Raises ControlPlaneError as `write_part`.
         """
-        self.forward()
+        self.write_forwarding()
 
         # The generation is on disk before the first entry is written: after a crash the database says what may be on
         # the switch.
@@ -85,9 +85,9 @@ class PartWriter:
         # A worker may have left, or the job been deleted, since `record` was read.
         if begun is not None and begun.state is JobState.INSTALLING:
             self._on_begun(record.name)
-            self.write(controller, begun)
+            self.write_part(controller, begun)
 
-    def write(self, controller: SwitchController, record: JobRecord) -> None:
+    def write_part(self, controller: SwitchController, record: JobRecord) -> None:
         """Write this switch's part of a generation, unless it is installed already, and record it in the database.
 
         Raises ControlPlaneError if the part cannot be written. Then the generation has ended in the database.
@@ -98,7 +98,7 @@ class PartWriter:
         actual = {made.generation: made for made in controller.jobs if made not in controller.ending}
         made = actual.get(job.generation)
         if made is None:
-            self.forward()
+            self.write_forwarding()
             try:
                 made = controller.create_job(
                     job.spec, job_index=job.job_index, region=job.region, generation=job.generation
@@ -106,8 +106,8 @@ class PartWriter:
             except ControlPlaneError as error:
                 # Rule E1: entries of a generation are written once. After a failure the next try has another
                 # generation.
-                self.over(job, f"switch {name} did not take it: {error}")
-                if not has(controller, job):
+                self.end_generation(job, f"switch {name} did not take it: {error}")
+                if not has_generation(controller, job):
                     self._gone(job)
                 raise
         confirmed = made
@@ -115,23 +115,23 @@ class PartWriter:
             job, lambda now: lifecycle.on_installed(now, confirmed, name) if now.state is JobState.INSTALLING else now
         )
 
-    def remove(self, controller: SwitchController, record: JobRecord) -> None:
+    def remove_part(self, controller: SwitchController, record: JobRecord) -> None:
         """Remove this switch's part of a generation that has ended, and record that in the database.
 
         Raises ControlPlaneError if the switch fails. Then the database is unchanged.
         """
         job = record.parts[self._config.name]
         # Only when the switch has confirmed the removal does the database free the slots (rule S1).
-        if has(controller, job):
+        if has_generation(controller, job):
             controller.delete_job(job)
         self._gone(job)
 
-    def clear(self, controller: SwitchController, job: Job) -> None:
-        """Remove the entries of a job that has moved away, and record that in the database.
+    def remove_departed(self, controller: SwitchController, job: Job) -> None:
+        """Remove the entries of a job that has moved to another switch, and record that in the database.
 
         Raises ControlPlaneError if the switch fails. Then the database is unchanged.
         """
-        if has(controller, job):
+        if has_generation(controller, job):
             controller.delete_job(job)
         self._cache.apply(
             job.spec.name, lambda record: lifecycle.on_cleared(record, self._config.name), missing_ok=True
@@ -144,8 +144,8 @@ class PartWriter:
             job, lambda now: lifecycle.on_removed(now, name) if name in now.next_switches and not now.ready else now
         )
 
-    def over(self, job: Job, reason: str) -> None:
-        """End a generation in the database, if it is the job's current one. Nothing is written to the switch."""
+    def end_generation(self, job: Job, reason: str) -> None:
+        """End a generation in the database, if it is the job's present one. Nothing is written to the switch."""
         self._if_current(job, lambda record: lifecycle.end_generation(record, reason))
 
     def _if_current(self, job: Job, step: Callable[[JobRecord], JobRecord | None]) -> None:
@@ -158,6 +158,6 @@ class PartWriter:
         )
 
 
-def has(controller: SwitchController, job: Job) -> bool:
-    """Return whether the switch has entries of the job's generation, or may have some."""
+def has_generation(controller: SwitchController, job: Job) -> bool:
+    """Return whether the controller knows of entries of the job's generation, which are on the switch or may be."""
     return any(job.generation == known.generation for known in controller.jobs)

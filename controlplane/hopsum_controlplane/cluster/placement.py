@@ -95,7 +95,7 @@ def allocator_from_records(
     return allocator
 
 
-def place(spec: JobSpec, switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig] = ()) -> Placement:
+def place_job(spec: JobSpec, switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig] = ()) -> Placement:
     """Choose the switches of a new job, and take its slots from the switches' allocators.
 
     It is the switch that `spec` names, or of those that reach every network of the cluster the one with most free
@@ -143,10 +143,10 @@ def _shards(spec: JobSpec, switches: Sequence[SwitchCapacity], links: Sequence[L
 def replacement(
     record: JobRecord, to: str | None, switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig] = ()
 ) -> SwitchCapacity:
-    """Return the switch for a part of a job that moves: `to`, or the one that has most free slots. Allocates nothing.
+    """Return the switch for a part of a job that moves: `to`, one of `switches`, or the one with most free slots.
 
-    Without `to` the switch reaches all networks of workers, and the job has no slots there. Raises InvalidRequestError
-    and ResourceExhaustedError, saying for every switch why not.
+    Nothing is allocated. Without `to` the switch reaches all networks of workers, and the job has no slots there.
+    Raises InvalidRequestError and ResourceExhaustedError, saying for every switch why not.
     """
     by_name = {each.config.name: each for each in switches}
     if to is not None:
@@ -168,20 +168,20 @@ def replacement(
     return max(fitting, key=lambda each: each.free_capacity.slots)
 
 
-def seat_at(seat: ShardSeat, here: SwitchConfig, there: SwitchConfig) -> ShardSeat:
+def seat_at_switch(seat: ShardSeat, here: SwitchConfig, there: SwitchConfig) -> ShardSeat:
     """Return a member's place at switch `there`, given its place at switch `here`: port and MAC address may change.
 
-    Raises InvalidRequestError as `endpoint`.
+    Raises InvalidRequestError as `member_endpoint`.
     """
     at = seat.endpoint
     # The embedded switch gives workers behind a UDP port a made-up MAC address, which is another one at another
     # switch.
     made_up = here.driver == "native" and at.mac == _made_up_mac(here, at.port)
-    moved = endpoint(ShardEndpoint(at.ip, at.udp_port, None if made_up else at.mac), at.rank, there)
+    moved = member_endpoint(ShardEndpoint(at.ip, at.udp_port, None if made_up else at.mac), at.rank, there)
     return ShardSeat(moved, seat.side_port)
 
 
-def endpoint(request: ShardEndpoint, rank: int, switch: SwitchConfig, but: int | None = None) -> WorkerEndpoint:
+def member_endpoint(request: ShardEndpoint, rank: int, switch: SwitchConfig, but: int | None = None) -> WorkerEndpoint:
     """Return the place of a member at the switch port whose network has its IPv4 address. Port `but` is left out.
 
     `but` is the port towards a spine, None for no port. At an embedded switch a missing MAC address is made up.
@@ -199,16 +199,16 @@ def endpoint(request: ShardEndpoint, rank: int, switch: SwitchConfig, but: int |
     return WorkerEndpoint(rank, rule.port, mac, request.ip, request.udp_port)
 
 
-def stand(
+def place_member(
     record: JobRecord, request: JoinRequest, rank: int, config: ClusterConfig
 ) -> tuple[WorkerEndpoint, str, tuple[ShardSeat, ...]]:
-    """Place a member: its endpoint, the leaf of a tree that it is at (else empty), and its seats at further shards.
+    """Return a member's endpoint, the leaf of a tree that it is at (else empty), and its seats at further shards.
 
     Raises InvalidRequestError.
     """
     if record.branches and not record.is_sharded:
         leaf, link = leaf_of(request, leaves_of(record, config))
-        return endpoint(request.endpoints[0], rank, leaf, link.leaf_port), leaf.name, ()
+        return member_endpoint(request.endpoints[0], rank, leaf, link.leaf_port), leaf.name, ()
     first, *further = shard_seats(request, rank, [config.switch(name) for name in record.switches])
     return first.endpoint, "", tuple(further)
 
@@ -216,7 +216,7 @@ def stand(
 def shard_seats(request: JoinRequest, rank: int, switches: Sequence[SwitchConfig]) -> list[ShardSeat]:
     """Return the place of a member at the switch of each shard.
 
-    Raises InvalidRequestError as `endpoint`, and for a member that names places at more shards, or at fewer.
+    Raises InvalidRequestError as `member_endpoint`, and for a member that names places at more shards, or at fewer.
     """
     if len(request.endpoints) != len(switches):
         raise InvalidRequestError(
@@ -224,7 +224,7 @@ def shard_seats(request: JoinRequest, rank: int, switches: Sequence[SwitchConfig
             hint="install the same hopsum on the controller and on all workers",
         )
     return [
-        ShardSeat(endpoint(each, rank, switch), each.side_port)
+        ShardSeat(member_endpoint(each, rank, switch), each.side_port)
         for each, switch in zip(request.endpoints, switches, strict=True)
     ]
 

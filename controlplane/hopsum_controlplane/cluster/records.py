@@ -222,7 +222,7 @@ class JobRecord:
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
-        """Return the ranks that the next generation waits for: neither waiting nor `absent`. None in INSTALLING.
+        """Return the ranks that the next generation waits for: neither waiting nor `absent`. Empty in INSTALLING.
 
         While a generation runs these are its members too.
         """
@@ -239,10 +239,10 @@ class JobRecord:
 
     @property
     def spared_ranks(self) -> tuple[int, ...]:
-        """Return `gone_ranks` where the next generation can begin without them (M3), else none."""
+        """Return `gone_ranks` where the next generation can begin without them (M3), else an empty tuple."""
         there = [member for member in self.members if member.phase in LEASED]
         # In CHANGING too: a worker that asks then must not hear that somebody has to take a place.
-        enough = self.state in (JobState.CHANGING, JobState.FORMING) and len(there) >= self.spec.fewest
+        enough = self.state in (JobState.CHANGING, JobState.FORMING) and len(there) >= self.spec.least_workers
         return self.gone_ranks if enough and self.spec.min_workers is not None else ()
 
     @property
@@ -255,7 +255,7 @@ class JobRecord:
         """Return whether the job's next generation can begin: in FORMING, with all workers that it waits for."""
         waiting = [member for member in self.members if member.phase is MemberPhase.WAITING]
         # M3: of those that are not waited for some may have come, and others gone.
-        return self.state is JobState.FORMING and not self.missing_ranks and len(waiting) >= self.spec.fewest
+        return self.state is JobState.FORMING and not self.missing_ranks and len(waiting) >= self.spec.least_workers
 
     @property
     def quorum(self) -> int:
@@ -270,7 +270,7 @@ class JobRecord:
 
     @property
     def live(self) -> int:
-        """Return the number of workers of the generation that are not lost. Those that have left count."""
+        """Return the number of workers of the generation that are not lost, also of those that have left."""
         phases = [m.phase for m in self.members if m.joined_generation == self.generation]
         return phases.count(MemberPhase.IN) + phases.count(MemberPhase.LEFT)
 

@@ -257,6 +257,6 @@ def check_statistics(statistics: Mapping[str, float], most: int = 64) -> None:
 
 
 def printable(text: str, most: int = 300) -> str:
-    """Return a text of a client as one line of `most` characters at most, with spaces for unprintable characters."""
+    """Return a text of a client as one line, cut to `most` characters, with spaces for unprintable characters."""
     # One character more than fits, which shows that the text was longer.
     return shorten("".join(each if each.isprintable() else " " for each in text[: most + 1]).strip(), most)

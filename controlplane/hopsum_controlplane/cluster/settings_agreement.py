@@ -34,7 +34,7 @@ def conflict(record: JobRecord, member: Member) -> str:
     return ""
 
 
-def is_settled(record: JobRecord, rank: int) -> bool:
+def are_settings_known(record: JobRecord, rank: int) -> bool:
     """Return whether a job's settings are known to be right: a generation has workers, or other ranks know of one."""
     others = [each for each in record.members if each.rank != rank and each.phase in LEASED]
     return record.state in (JobState.INSTALLING, JobState.RUNNING) or any(each.notified_generation for each in others)
@@ -58,32 +58,32 @@ class Disputes:
         self._disputes: dict[str, _Dispute] = {}
 
     def require_agreement(self, record: JobRecord, member: Member, now_s: float, lease_s: float) -> None:
-        """Refuse a worker with other settings than the job's. Evict all waiting ones where none are known to be right.
+        """Refuse a worker with other settings than the job's. Evict all waiting ones if no settings are known as right.
 
         Call it before the member joins. `now_s` is of any clock of seconds. A difference is remembered for `lease_s`
         seconds. Raises InvalidRequestError for a refusal, and logs it. Raises StoreError.
         """
         name = record.name
-        why = self.against(name, member.rank, now_s)
+        why = self.report_once(name, member.rank, now_s)
         hint = "start all workers of the job again, with the same settings"
         if not why and (why := conflict(record, member)):
-            if is_settled(record, member.rank):
+            if are_settings_known(record, member.rank):
                 hint = "the job continues without this worker: start it again, with the settings of the others"
             else:
                 waiting = {each.rank for each in record.members if each.phase is MemberPhase.WAITING}
                 # Nobody knows which worker is right, so all waiting ones are told both values, and start again.
                 self._cache.apply(name, lambda now: lifecycle.dispute(now, why))
-                self.note(name, why, {*waiting, member.rank}, now_s + lease_s)
+                self.remember(name, why, {*waiting, member.rank}, now_s + lease_s)
         if why:
             _log.warning("rank %d of job %s is refused: %s", member.rank, name, why, extra={"job": name})
             raise InvalidRequestError(f"job {name!r}: {why}", hint=hint)
 
-    def note(self, job: str, why: str, told: Collection[int], until_s: float) -> None:
+    def remember(self, job: str, why: str, told: Collection[int], until_s: float) -> None:
         """Remember a job's difference until `until_s`, instead of an earlier one, and the ranks that know it."""
         self._disputes[job] = _Dispute(why, until_s, set(told))
 
-    def against(self, job: str, rank: int, now_s: float) -> str:
-        """Return a job's remembered difference once to each joining rank, and count the rank as told. Else "".
+    def report_once(self, job: str, rank: int, now_s: float) -> str:
+        """Return a job's remembered difference to a rank that was not told of it yet, and count it as told. Else "".
 
         The difference is forgotten when a rank that was told of it joins again, or its time has passed.
         """

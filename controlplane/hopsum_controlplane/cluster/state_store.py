@@ -30,7 +30,7 @@ from pathlib import Path
 
 import msgspec
 
-from hopsum_controlplane.cluster.older_databases import FIRST_VERSION, WHY_ENDED, take_older_jobs
+from hopsum_controlplane.cluster.older_databases import FIRST_VERSION, WHY_ENDED, extract_older_jobs
 from hopsum_controlplane.cluster.records import JobRecord, JobState
 from hopsum_controlplane.errors import InvalidRequestError, StoreError, StoreLockedError
 from hopsum_controlplane.membership_file import write_atomically
@@ -75,7 +75,7 @@ class StateStore:
     """The database at `path`, made when there is none. `StateStore(...)` holds the lock until `close`.
 
     A database of an older version is copied to a file in its folder, and then changed to this version. A file that
-    others can read gets mode 0600. `trial` takes all changes of the content back, and is for `check`.
+    others can read gets mode 0600. `trial` takes all changes of the content back, and is for `count_jobs`.
 
     `owner` is a number of this database file: switches tell the sessions of one controller by it.
 
@@ -102,7 +102,7 @@ class StateStore:
             raise
 
     @classmethod
-    def check(cls, path: Path) -> int:
+    def count_jobs(cls, path: Path) -> int:
         """Return the number of jobs that a start with the database at `path` would find. The database is left as it is.
 
         Without a file it returns 0, and makes none. Raises the StoreError that the start would raise.
@@ -141,16 +141,17 @@ class StateStore:
             database.execute("DELETE FROM jobs WHERE name = ?", (name,))
 
     def probe(self) -> None:
-        """Write a counter, to find out whether the database can be written. Raises StoreError when it cannot."""
+        """Write a counter into the database, to test whether it can be written. Raises StoreError when it cannot."""
         with self._transaction() as database:
             # Another value each time: SQLite writes nothing for an UPDATE that changes nothing, and so would notice
             # neither a full disk nor a broken one.
             database.execute("UPDATE books SET probes = probes + 1")
 
     def backup(self) -> bytes:
-        """Return the content of a database file with the same jobs, which gets an owner number of its own at its start.
+        """Return the bytes of a database file with the same jobs, without an owner number. Nothing is written.
 
-        Raises StoreError when this database cannot be read.
+        A controller that starts with these bytes gets an owner number of its own. Raises StoreError when this database
+        cannot be read.
         """
         in_memory = sqlite3.connect(":memory:", isolation_level=None)
         with self._reported("read"), contextlib.closing(in_memory) as copy:
@@ -175,7 +176,7 @@ class StateStore:
         return kept
 
     def close(self) -> None:
-        """Close the database, and release its lock. Harmless when it is closed."""
+        """Close the database, and release its lock. Does nothing when it is closed."""
         with contextlib.suppress(sqlite3.Error, AttributeError):
             self._database.close()
 
@@ -256,7 +257,7 @@ class StateStore:
     def _migrate(self, version: int) -> tuple[str, ...]:
         """Bring a database of an older version to this one. Return the names of the jobs that end with that."""
         try:
-            older = take_older_jobs(self._database, version)
+            older = extract_older_jobs(self._database, version)
         except ValueError as error:
             raise self._damaged(str(error)) from error
         self._execute(_JOBS)

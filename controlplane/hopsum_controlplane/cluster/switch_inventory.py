@@ -44,7 +44,8 @@ class SwitchInventory:
         may_remove: asked once, with the switch's name and a list in words, before foreign entries or another program
             are taken off the switch. Without it nothing is removed: foreign generations that the switch serves stay,
             and `foreign` has them.
-        over: called with the job and the reason where a generation is not there any more, before anything is removed.
+        on_lost: called with the job and the reason for a generation that the switch has lost, before anything is
+            removed.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class SwitchInventory:
         clock: Callable[[], float],
         pipeline: PipelineConfig | None,
         may_remove: MayRemove | None,
-        over: Callable[[Job, str], None],
+        on_lost: Callable[[Job, str], None],
     ) -> None:
         self.config = config
         self.foreign: tuple[ForeignGeneration, ...] = ()
@@ -69,7 +70,7 @@ class SwitchInventory:
         """Of the last audit that found something, in words."""
         self._connect, self._cache = device, cache
         self._device: Device | None = None
-        self._clock, self._pipeline, self._may_remove, self._over = clock, pipeline, may_remove, over
+        self._clock, self._pipeline, self._may_remove, self._on_lost = clock, pipeline, may_remove, on_lost
         self._condemned: frozenset[tuple[object, ...]] = frozenset()
         """Keys of entries that are to go: by a decision, or because they came while this process served the switch."""
 
@@ -86,9 +87,8 @@ class SwitchInventory:
         can = self._device.capabilities
         return Limits(can.max_window, self._device.program.code_group, can.ops)
 
-    @property
-    def device(self) -> Device:
-        """Return the switch. The first call opens a session with it. Raises ControlPlaneError."""
+    def open_device(self) -> Device:
+        """Open a session with the switch unless there is one, and return the switch. Raises ControlPlaneError."""
         if self._device is None:
             self._device = self._connect if isinstance(self._connect, Device) else self._connect()
         return self._device
@@ -103,8 +103,11 @@ class SwitchInventory:
 
         Without a program that the switch must run, nothing is asked. Raises ControlPlaneError without an answer.
         """
-        if self._pipeline is not None and self.device.cookie() != self._pipeline.cookie:
-            raise SwitchStateLostError("it does not run our program any more", where=self.device.where)
+        if self._pipeline is None:
+            return
+        device = self.open_device()
+        if device.cookie() != self._pipeline.cookie:
+            raise SwitchStateLostError("it does not run our program any more", where=device.where)
 
     def take_over(self) -> SwitchController:
         """Push the program if needed, adopt the jobs of the database, and end the generations that the switch has lost.
@@ -113,7 +116,7 @@ class SwitchInventory:
         are kept in `foreign`. Raises ControlPlaneError when other foreign entries or another program are there without
         that permission, or the switch does not answer.
         """
-        device = self.device
+        device = self.open_device()
         self._check_program(device)
         generations, name = GenerationAllocator(), self.config.name
         try:
@@ -136,11 +139,11 @@ class SwitchInventory:
         # What the database says runs here, and the switch has lost, is over by rule E1.
         for adoption in controller.adoptions.values():
             if adoption.lost:
-                self._over(adoption.job, f"switch {name} does not have it any more: {adoption.reason}")
+                self._on_lost(adoption.job, f"switch {name} does not have it any more: {adoption.reason}")
         for record in self._cache.records(name):
             # Nobody was told of a generation in INSTALLING: ending it costs no worker anything.
             if record.state is JobState.INSTALLING and name in record.parts:
-                self._over(record.parts[name], "the controller was interrupted while it was written")
+                self._on_lost(record.parts[name], "the controller was interrupted while it was written")
         self._tell("took off", controller.taken_over.removed)
         _log.info("switch %s: %d jobs adopted", self.config.name, len(controller.jobs))
         return controller
@@ -188,7 +191,7 @@ class SwitchInventory:
         for record in self._cache.records(name):
             if name in record.parts:
                 # Jobs end before the push: their workers need not wait until the switch is set up again.
-                self._over(record.parts[name], f"switch {name} does not have it any more: it runs {found}")
+                self._on_lost(record.parts[name], f"switch {name} does not have it any more: it runs {found}")
         if cookie is not None and not self._asked([f"a program with cookie {cookie:#x}, and all of its entries"]):
             raise PipelineMismatchError(
                 f"it runs a program with cookie {cookie:#x}, not ours with {self._pipeline.cookie:#x}",
@@ -203,8 +206,9 @@ class SwitchInventory:
     def audit(self, controller: SwitchController) -> None:
         """Compare the switch's entries with those of the database's jobs, and repair entries that others changed.
 
-        A job that lacks entries ends first, by `over`, and its entries are removed. Counts the audit and the repaired
-        entries, updates `foreign` and `findings`, and logs differences. Raises ControlPlaneError if the switch fails.
+        A job that lacks entries ends first, by `on_lost`, and its entries are removed. Counts the audit and the
+        repaired entries, updates `foreign` and `findings`, and logs differences. Raises ControlPlaneError if the switch
+        fails.
         """
         audit = controller.audit()
         self._note_foreign(controller.foreign)
@@ -219,7 +223,7 @@ class SwitchInventory:
         for finding in audit.findings:
             if finding.lost:
                 # The database first: the workers of the lost job hear of it before its entries are removed.
-                self._over(finding.job, f"switch {self.config.name} lost entries: {finding}")
+                self._on_lost(finding.job, f"switch {self.config.name} lost entries: {finding}")
         self._condemned = frozenset(entity.key() for entity in audit.foreign)
         repair = controller.repair(audit)
         self._condemned = frozenset()

@@ -25,7 +25,7 @@ from hopsum_controlplane.cluster.cluster_config import LinkConfig, SwitchConfig
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.membership_builder import Parts
 from hopsum_controlplane.cluster.pacing import Backoff, Pace
-from hopsum_controlplane.cluster.part_writer import PartWriter, has
+from hopsum_controlplane.cluster.part_writer import PartWriter, has_generation
 from hopsum_controlplane.cluster.records import JobRecord, JobState
 from hopsum_controlplane.cluster.switch_inventory import DeviceSource, MayRemove, SwitchInventory
 from hopsum_controlplane.devices.device import PipelineConfig
@@ -75,9 +75,17 @@ class SwitchReconciler:
         self.controller: SwitchController | None = None
         """The switch as the database knows it. None: it has not answered yet, or an unknown part stands there."""
         self._backoff, self._pace = Backoff(monotonic), Pace(monotonic)
-        self._writer = PartWriter(config, cache, parts=parts, links=links, clock=clock, on_begun=self._pace.begun)
+        self._writer = PartWriter(
+            config, cache, parts=parts, links=links, clock=clock, on_begun=self._pace.record_begin
+        )
         self.inventory: Final = SwitchInventory(
-            config, device, cache, clock=clock, pipeline=pipeline, may_remove=may_remove, over=self._writer.over
+            config,
+            device,
+            cache,
+            clock=clock,
+            pipeline=pipeline,
+            may_remove=may_remove,
+            on_lost=self._writer.end_generation,
         )
         """What is on the switch."""
         self._cache, self._ready, self._monotonic = cache, ready, monotonic
@@ -100,15 +108,15 @@ class SwitchReconciler:
         return self._backoff.kind()
 
     def can_try(self, job: str) -> bool:
-        """Return whether the switch is taken over, and no pause after a failure with this job lasts."""
-        return self.controller is not None and self._backoff.due(job)
+        """Return whether the switch is taken over, and no wait after a failure of this job is left."""
+        return self.controller is not None and self._backoff.is_due(job)
 
     def job_condition(self, job: str) -> str:
         """Return why the switch does not do what a job wants, an empty string when it does."""
         return self.condition or self._backoff.condition(job)
 
-    def pause(self, job: str) -> str:
-        """Return why the switch does not begin the next generation of a ready job, an empty string if it does."""
+    def pause_reason(self, job: str) -> str:
+        """Return why the next generation of a ready job waits after short ones, an empty string if it does not."""
         return self._pace.condition(job)
 
     def refusal(self, spec: JobSpec) -> str:
@@ -139,9 +147,9 @@ class SwitchReconciler:
         try:
             if urgent is not None:
                 # A deletion is tried at once, though something failed a moment ago.
-                self._backoff.succeeded()
-                self._backoff.succeeded(urgent)
-            if self._backoff.due():
+                self._backoff.record_success()
+                self._backoff.record_success(urgent)
+            if self._backoff.is_due():
                 self._reconcile()
         finally:
             self._lock.release()
@@ -154,14 +162,14 @@ class SwitchReconciler:
             self.controller = None
             self.inventory.close()
 
-    def counters(self, job: Job) -> Mapping[str, int]:
+    def read_counters(self, job: Job) -> Mapping[str, int]:
         """Read the counters of a job's packets from the switch, by event.
 
         Empty when the switch is busy for a second or does not answer, or has no entries of this generation.
         """
-        return self._look(lambda controller: controller.job_counters(job) if has(controller, job) else {})
+        return self._look(lambda controller: controller.job_counters(job) if has_generation(controller, job) else {})
 
-    def drops(self) -> Mapping[str, int]:
+    def read_drops(self) -> Mapping[str, int]:
         """Read the counters of dropped packets from the switch, by reason.
 
         Empty when the switch is busy for a second or does not answer.
@@ -192,7 +200,7 @@ class SwitchReconciler:
         except ControlPlaneError as error:
             self._failed(error)
         else:
-            self._backoff.succeeded()
+            self._backoff.record_success()
 
     def _reconcile_once(self) -> None:
         if self.controller is not None and self._monotonic() >= self._probe_at_s:
@@ -208,7 +216,7 @@ class SwitchReconciler:
             self._audit_at_s = self._monotonic() + self._reconcile_interval_s
         # Before the generation: its members fetch results from each other through the switch as soon as they are
         # told.
-        self._writer.forward(anew=is_audited)
+        self._writer.write_forwarding(anew=is_audited)
         # Bounded, so that jobs that begin and end all the time do not keep the probe and the audit away.
         for _ in range(_PASSES):
             if not self._serve_all(controller):
@@ -216,12 +224,12 @@ class SwitchReconciler:
 
     def _take_over(self) -> SwitchController:
         self.controller = controller = self.inventory.take_over()
-        self._writer.follow(self.inventory.device)
+        self._writer.set_forwarding_device(self.inventory.open_device())
         self._audit_at_s = self._monotonic() + self._reconcile_interval_s
         return controller
 
     def _failed(self, error: ControlPlaneError) -> None:
-        delay_s = self._backoff.failed(error)
+        delay_s = self._backoff.record_failure(error)
         if not isinstance(error, StoreError):
             self.controller = None
         details = {"switch": self.config.name}
@@ -243,31 +251,31 @@ class SwitchReconciler:
         return served
 
     def _wants_something(self, record: JobRecord) -> bool:
-        if not self._backoff.due(record.name):
+        if not self._backoff.is_due(record.name):
             return False
         if record.leftover(self.config.name) is not None:
             return True
         if self.config.name not in record.next_switches:
             return False
-        return not record.ready or (self._pace.due(record.name) and self._ready(record))
+        return not record.ready or (self._pace.is_due(record.name) and self._ready(record))
 
     def _work(self, controller: SwitchController, record: JobRecord) -> None:
         try:
             if (left := record.leftover(self.config.name)) is not None:
-                self._writer.clear(controller, left)
+                self._writer.remove_departed(controller, left)
             elif record.ready:
-                self._writer.begin(controller, record)
+                self._writer.begin_generation(controller, record)
             elif record.state is JobState.INSTALLING:
-                self._writer.write(controller, record)
+                self._writer.write_part(controller, record)
             else:
-                self._writer.remove(controller, record)
+                self._writer.remove_part(controller, record)
         except WriteError as error:
             # A write without an answer: the switch may have applied any part of it.
             if not error.failures:
                 raise
-            self._backoff.failed(error, record.name)
+            self._backoff.record_failure(error, record.name)
             # The entry that is in the way may be another client's: an audit finds out.
             self._audit_at_s = self._monotonic()
             _log.error("job %s: %s", record.name, error, extra={"job": record.name, "switch": self.config.name})
         else:
-            self._backoff.succeeded(record.name)
+            self._backoff.record_success(record.name)

@@ -2,7 +2,8 @@
 """All switches of the cluster, and what concerns several of them: jobs over trees.
 
 Each reconciler does its own part of a job, when the database says that it is next (`JobRecord.next_switches`), and
-notes it there. No reconciler waits for another one. `follow` goes round those of a job for as long as that gets it on.
+notes it there. No reconciler waits for another one. `reconcile_job` calls those of a job, again as long as that
+changes the job.
 """
 
 from __future__ import annotations
@@ -71,7 +72,10 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         return len(self._reconcilers)
 
     def capacities(self, spec: JobSpec) -> list[SwitchCapacity]:
-        """Return the free part of every switch for a job, with new allocators. Call it under the cache's lock."""
+        """Return every switch with a new allocator of its free slots, and the reasons why it cannot have the job.
+
+        Call it under the cache's lock.
+        """
         # A spine need not have the operations that look up nothing but codes.
         bare = replace(spec, tables=result_tables(spec))
         found = []
@@ -81,25 +85,26 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
             found.append(SwitchCapacity(config, allocator, reconciler.refusal(spec), reconciler.refusal(bare)))
         return found
 
-    def of(self, record: JobRecord) -> list[SwitchReconciler]:
+    def reconcilers_of(self, record: JobRecord) -> list[SwitchReconciler]:
         """Return the reconcilers of a job: of its switch; of its shards in order; or of spine, then leaves."""
         return [self._reconcilers[name] for name in record.switches]
 
-    def follow(self, job: str, *, wait: bool = False) -> None:
-        """Reconcile all switches of a job, again as long as the job gets on. It may take seconds, and raises nothing.
+    def reconcile_job(self, job: str, *, wait: bool = False) -> None:
+        """Reconcile all switches of a job, again as long as that changes its record. It may take seconds.
 
-        `wait` is as for SwitchReconciler.reconcile. A job that does not exist is left alone.
+        `wait` is as for SwitchReconciler.reconcile. Nothing is done for a job that does not exist. A failure raises
+        nothing, and is in `condition`.
         """
         before = self._cache.find(job)
         while before is not None:
-            for reconciler in self.of(before):
+            for reconciler in self.reconcilers_of(before):
                 reconciler.reconcile(wait=wait)
             after = self._cache.find(job)
             if not before.branches or after is None or after == before or not after.next_switches:
                 return
             before = after
 
-    def end(self, record: JobRecord) -> None:
+    def reconcile_ending(self, record: JobRecord) -> None:
         """Reconcile the switches of an ending job now, in spite of pauses after failures: leaves first (rule T7).
 
         It may take seconds. A failure raises nothing, and is in `condition`.
@@ -110,9 +115,13 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
 
     def condition(self, record: JobRecord) -> str:
         """Return why the switches do not do what a job wants, an empty string when they do."""
-        conditions = {reconciler.config.name: reconciler.job_condition(record.name) for reconciler in self.of(record)}
+        conditions = {
+            reconciler.config.name: reconciler.job_condition(record.name) for reconciler in self.reconcilers_of(record)
+        }
         if record.ready:
-            conditions[record.switch] = conditions[record.switch] or self._reconcilers[record.switch].pause(record.name)
+            conditions[record.switch] = conditions[record.switch] or self._reconcilers[record.switch].pause_reason(
+                record.name
+            )
         if not record.branches:
             return conditions.get(record.switch, "")
         return "; ".join(f"{name}: {condition}" for name, condition in conditions.items() if condition)
@@ -122,7 +131,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
 
         With a `reason`, see `condition_reason`, return only those that have it.
         """
-        ill = [each for each in self.of(record) if each.condition and reason in ("", each.condition_reason)]
+        ill = [each for each in self.reconcilers_of(record) if each.condition and reason in ("", each.condition_reason)]
         return "; ".join(f"{reconciler.config.name}: {reconciler.condition}" for reconciler in ill)
 
     def require_decided(self, job: str) -> None:
@@ -133,7 +142,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         record = self._cache.find(job)
         if record is None and self._cache.was_deleted(job):
             return
-        for reconciler in self._reconcilers.values() if record is None else self.of(record):
+        for reconciler in self._reconcilers.values() if record is None else self.reconcilers_of(record):
             name = reconciler.config.name
             for kept in reconciler.inventory.foreign:
                 if record is None or kept.overlaps(Allocation(*record.place(name))):
@@ -142,14 +151,14 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
                         hint="sums continue; the operator decides with `hopsum controller --remove-existing`",
                     )
 
-    def counters(self, record: JobRecord) -> dict[str, Mapping[str, int]]:
+    def read_counters(self, record: JobRecord) -> dict[str, Mapping[str, int]]:
         """Read the counters of a running job's packets, by switch and event. Empty for a job that does not run.
 
         The counters of a switch that is busy or does not answer are empty.
         """
         if record.state is not JobState.RUNNING:
             return {}
-        return {name: self._reconcilers[name].counters(job) for name, job in record.parts.items()}
+        return {name: self._reconcilers[name].read_counters(job) for name, job in record.parts.items()}
 
     def _check(self, devices: Mapping[str, DeviceSource]) -> None:
         """Raise ClusterConfigError unless configuration, devices and the database fit together."""
@@ -179,12 +188,12 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
             record,
             generation,
             self.config,
-            {reconciler.config.name: reconciler.inventory.limits for reconciler in self.of(record)},
+            {reconciler.config.name: reconciler.inventory.limits for reconciler in self.reconcilers_of(record)},
         )
 
 
-def pipelines(config: ClusterConfig, pipeline: PipelineConfig) -> dict[str, PipelineConfig]:
-    """Return by switch name the program that it is to run: `pipeline`, or the file of its configuration's `program`.
+def load_pipelines(config: ClusterConfig, pipeline: PipelineConfig) -> dict[str, PipelineConfig]:
+    """Read the programs of all switches, and return by name `pipeline`, or the file that the configuration names.
 
     Raises ControlPlaneError when a program cannot be read, or does not serve one of the switch's ports.
     """

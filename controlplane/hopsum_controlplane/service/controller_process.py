@@ -26,7 +26,7 @@ from hopsum_controlplane.cluster import (
     StateStore,
     device_factories,
     load_config,
-    pipelines,
+    load_pipelines,
 )
 from hopsum_controlplane.cluster.switch_inventory import MayRemove
 from hopsum_controlplane.devices.device import PipelineConfig
@@ -83,7 +83,7 @@ class MaintenanceThreads:
         # Measured before anybody is judged: members could not be heard while the process stood still.
         away_s, self._leases_at_s = now_s - self._leases_at_s, now_s
         if away_s > ABSENT_PERIODS * self._period_s:
-            self._controller.liveness.excuse(away_s)
+            self._controller.liveness.extend_for_absence(away_s)
         self._controller.expire()
         self.leases_checked_at_s = time.monotonic()
 
@@ -199,7 +199,7 @@ def run_controller(
     # Files that are wrong are found before the database is locked or a switch is touched.
     read_safeguards(config)
     program = PipelineConfig.load(*compiled_program())
-    pipeline = pipelines(config, program)
+    pipeline = load_pipelines(config, program)
     with ExitStack() as stack:
         # The first thing that can fail for another controller's sake: its lock keeps a second one away from the
         # switches.

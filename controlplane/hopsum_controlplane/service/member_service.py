@@ -215,7 +215,7 @@ class MemberCalls:
             raise
         self._notifier.notify(job)
         # Not before the answer: a switch that ends with its rank, as those of hosts:// do, lets it wait for seconds.
-        self._rest.submit(self._requests.follow, job)
+        self._rest.submit(self._requests.reconcile_job, job)
         yield bytes(pb.LeaveResponse().SerializeToString())
 
     @contextmanager
@@ -241,7 +241,7 @@ class MemberCalls:
     def _disconnected(self, job: str, rank: int, secret: bytes) -> None:
         # The member was evicted or replaced meanwhile.
         with suppress(ControlPlaneError):
-            self._requests.disconnected(job, rank, secret)
+            self._requests.shorten_lease(job, rank, secret)
 
 
 async def _set_within(event: asyncio.Event, timeout_s: float) -> None:

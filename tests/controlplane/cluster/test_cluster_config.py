@@ -205,11 +205,11 @@ LINK1, LINK2 = re.findall(r"(?:.+\n)+", LINKS.replace('2"\nleaf_port = 9', '2"\n
 def test_links_of_the_page_make_a_tree(tmp_path: Path) -> None:
     found = load(tmp_path, TREE + LINKS)
     assert found.spines == ("spine",)
-    assert [str(link) for link in found.below("spine")] == [
+    assert [str(link) for link in found.links_below("spine")] == [
         "leaf1 port 9 to spine port 1",
         "leaf2 port 9 to spine port 2",
     ]
-    assert found.below("leaf1") == ()
+    assert found.links_below("leaf1") == ()
     assert found.switch("spine").ports == ()
 
 

@@ -198,7 +198,7 @@ def test_an_absence_of_the_controller_is_nobodys_silence(cluster: Cluster) -> No
     cluster.clock.sleep(LEASE_S - 1)
     crew[0].beat()
     cluster.clock.sleep(60)
-    cluster.controller.liveness.excuse(60)
+    cluster.controller.liveness.extend_for_absence(60)
     crew[0].disconnect()  # as all connections may be
     cluster.controller.expire()
     lefts = [member.lease_left_s for member in cluster.controller.job("job").members]

@@ -153,7 +153,7 @@ def test_who_looks_at_a_generation_that_is_just_over_makes_no_condition(cluster:
     before = cluster.controller._cache.get("job").job
     assert before is not None
     second.start_again()
-    assert cluster.controller._reconcilers["s1"].counters(before) == {}
+    assert cluster.controller._reconcilers["s1"].read_counters(before) == {}
     assert cluster.controller.switches()[0].condition == ""
 
 

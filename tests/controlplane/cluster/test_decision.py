@@ -16,7 +16,7 @@ from hopsum_controlplane.cluster.decision import (
     MAX_RUNS,
     NAMED,
     Report,
-    check_together,
+    check_decision_size,
     decide,
     decided_runs,
 )
@@ -119,11 +119,11 @@ def test_more_than_can_be_told_is_refused() -> None:
     }
     for report in told.values():
         report.check()
-    check_together({0: told[0], 1: told[1]}, 16)
+    check_decision_size({0: told[0], 1: told[1]}, 16)
     with pytest.raises(InvalidRequestError, match=f"{3 * MAX_RUNS} runs of results together .* at most {MAX_DECIDED}"):
-        check_together(told, 16)
+        check_decision_size(told, 16)
     whole = replace(told[2], held=((0, span),))  # who holds them all is named for all
-    check_together({**told, 2: whole}, 16)
+    check_decision_size({**told, 2: whole}, 16)
 
 
 @pytest.mark.parametrize(

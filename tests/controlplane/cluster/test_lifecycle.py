@@ -181,11 +181,11 @@ def test_who_leaves_unfinished_is_lost() -> None:
     assert (enough.state, phases(enough)[2]) == (JobState.RUNNING, MemberPhase.LOST)
 
 
-def test_successors() -> None:
+def test_restarted_ranks() -> None:
     now = lifecycle.leave(running(), 0)
-    assert lifecycle.successors(now) == ()
-    assert lifecycle.successors(lifecycle.join(now, member(0, life=1))) == (0,)
-    assert lifecycle.successors(forming()) == ()
+    assert lifecycle.restarted_ranks(now) == ()
+    assert lifecycle.restarted_ranks(lifecycle.join(now, member(0, life=1))) == (0,)
+    assert lifecycle.restarted_ranks(forming()) == ()
 
 
 def test_deletion() -> None:

@@ -19,18 +19,18 @@ def test_short_generations_make_the_next_one_wait_longer_and_longer() -> None:
     clock = FakeClock()
     pace, waits = Pace(clock), []
     for _ in range(FREE + 8):
-        pace.begun("job")
+        pace.record_begin("job")
         waited = 0.0
-        while not pace.due("job"):
+        while not pace.is_due("job"):
             assert f"its last {len(waits)} generations were shorter than {SHORT_S:g} s" in pace.condition("job")
             clock.sleep(0.5)
             waited += 0.5
         waits.append(waited)
     assert waits == [0.0] * FREE + [1.0, 2.0, 4.0, 8.0] + [LONGEST_S] * 4
-    assert pace.due("other")
+    assert pace.is_due("other")
     clock.sleep(SHORT_S)  # at last one lasts
-    pace.begun("job")
-    assert pace.due("job")
+    pace.record_begin("job")
+    assert pace.is_due("job")
 
 
 def test_generations_do_not_run_ahead_of_the_clock(cluster: Cluster) -> None:

@@ -308,7 +308,7 @@ def test_a_check_ends_no_job(store: StateStore, path: Path, caplog: pytest.LogCa
     make_old(store, 13, request=PACKED)
     store.close()
     before = path.read_bytes()
-    StateStore.check(path)
+    StateStore.count_jobs(path)
     assert (path.read_bytes(), caplog.messages) == (before, [])
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
@@ -403,26 +403,26 @@ def test_a_first_start_that_fails_leaves_no_file(path: Path, monkeypatch: pytest
 def test_a_check_is_what_a_start_finds_and_changes_nothing(store: StateStore, path: Path) -> None:
     store.put(running())
     with pytest.raises(StoreLockedError):
-        StateStore.check(path)
+        StateStore.count_jobs(path)
     make_old(store, 10)
     store.close()
     before = path.read_bytes()
-    StateStore.check(path)
+    StateStore.count_jobs(path)
     assert path.read_bytes() == before
     path.write_bytes(before[:-4096])
     with pytest.raises(StoreError, match="put a backup in its place"):
-        StateStore.check(path)
+        StateStore.count_jobs(path)
     path.unlink()
-    StateStore.check(path)
+    StateStore.count_jobs(path)
     assert list(path.parent.iterdir()) == []
     link = path.with_name("link.sqlite")
     link.symlink_to(path)
-    StateStore.check(link)
+    StateStore.count_jobs(link)
     StateStore(link).close()
     path.unlink()
     for no_place in (path / "below" / "state.sqlite", path.parent, path.with_name("x" * 256)):
         with pytest.raises(StoreError, match="make "):
-            StateStore.check(no_place)
+            StateStore.count_jobs(no_place)
 
 
 def test_the_probe_writes(store: StateStore, path: Path) -> None:

@@ -141,10 +141,10 @@ class Worker:
 
     def leave(self, unfinished: str | None = None) -> None:
         self.cluster.controller.member_requests.leave(self.job, self.rank, self.secret, unfinished=unfinished)
-        self.cluster.controller.member_requests.follow(self.job)
+        self.cluster.controller.member_requests.reconcile_job(self.job)
 
     def disconnect(self) -> None:
-        self.cluster.controller.member_requests.disconnected(self.job, self.rank, self.secret)
+        self.cluster.controller.member_requests.shorten_lease(self.job, self.rank, self.secret)
 
     @property
     def secret(self) -> bytes:

@@ -12,7 +12,7 @@ import pytest
 
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.bfruntime.chip import CHIPS, ChipSetup
-from hopsum_controlplane.cluster import Pending, device_factories, pipelines
+from hopsum_controlplane.cluster import Pending, device_factories, load_pipelines
 from hopsum_controlplane.cluster.cluster_config import LinkConfig
 from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.devices.tofino import TofinoPipeline, chip_of, load_program, set_up
@@ -29,10 +29,10 @@ OURS = PipelineConfig(b"{}", "")
 def test_each_switch_has_its_program(tmp_path: Path, conf: Path) -> None:
     chip = replace(switch_config(2), driver="tofino", device_id=DEVICE_ID, program=conf)
     cluster = Cluster(tmp_path, (switch_config(1), chip), {})
-    assert pipelines(cluster.config, OURS) == {"s1": OURS, "s2": set_up(load_program(conf), [], (), {})}
+    assert load_pipelines(cluster.config, OURS) == {"s1": OURS, "s2": set_up(load_program(conf), [], (), {})}
     missing = replace(chip, program=tmp_path / "none.conf")
     with pytest.raises(ControlPlaneError, match=r"none\.conf: cannot be read"):
-        pipelines(replace(cluster.config, switches=(missing,)), OURS)
+        load_pipelines(replace(cluster.config, switches=(missing,)), OURS)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_ports_that_the_program_cannot_serve(tmp_path: Path, arch: str, port: in
     chip = replace(switch_config(1, networks), driver="tofino", device_id=DEVICE_ID, program=conf)
     cluster = Cluster(tmp_path, (chip,), {})
     with pytest.raises(ControlPlaneError, match=f"^switch 's1': {message}") as refused:
-        pipelines(cluster.config, OURS)
+        load_pipelines(cluster.config, OURS)
     assert "front ports of any pipe" in str(refused.value.hint)
 
 
@@ -61,8 +61,8 @@ def test_links_and_set_up_reach_the_program(tmp_path: Path, conf: Path) -> None:
     cluster = Cluster(tmp_path, (switch_config(1), chip), {})
     linked = replace(cluster.config, links=(LinkConfig("s2", 196, "s1", 9),))
     with pytest.raises(ControlPlaneError, match=r"^switch 's2': port 196 is one that the program loops through"):
-        pipelines(linked, OURS)
-    found = pipelines(cluster.config, OURS)["s2"]
+        load_pipelines(linked, OURS)
+    found = load_pipelines(cluster.config, OURS)["s2"]
     assert isinstance(found, TofinoPipeline)
     assert found.setup == ChipSetup((196, 68), chip.speeds_gbps)
     assert set(chip.speeds_gbps.values()) == {25}
@@ -85,7 +85,7 @@ def test_workers_are_told_the_group_of_codes(tmp_path: Path, conf: Path, chip: B
     """A controller finds an empty chip, pushes the program, and makes a job there."""
     switch = replace(switch_config(1), driver="tofino", device_id=DEVICE_ID, program=conf, address=chip.address)
     cluster = Cluster(tmp_path, (switch,), {})
-    programs = pipelines(cluster.config, OURS)
+    programs = load_pipelines(cluster.config, OURS)
     cluster.devices = device_factories(cluster.config, programs)  # type: ignore[assignment]
     cluster.start(pipeline=programs)
     try:

@@ -202,7 +202,7 @@ def go_on(made: list[Cluster], agents: list[Agent], job: JobConfig, gone: set[in
     for rank, agent in enumerate(agents):
         if rank not in gone:
             sealed, begun = agent.seal()
-            reports[rank] = replace(Report.of(sealed), allreduces_begun=begun)
+            reports[rank] = replace(Report.from_sealed(sealed), allreduces_begun=begun)
     resume = decide(reports, gone, slots=agents[0].membership.window, generation=NEXT, before=None)
     assert resume is not None
     assert len(resume.further_shards) == len(made) - 1

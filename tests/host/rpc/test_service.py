@@ -117,7 +117,11 @@ def test_a_worker_that_calls_from_elsewhere_is_named(cluster: Cluster) -> None:
     (first, second) = cluster.make("train")
     first.join(ip="127.0.0.2", caller="127.0.0.1")
     second.join(ip="127.0.0.3", caller="10.9.9.9")
-    told = [event.message for event in cluster.controller._histories.of("train").events if event.reason == "CallsFrom"]
+    told = [
+        event.message
+        for event in cluster.controller._histories.history_of("train").events
+        if event.reason == "CallsFrom"
+    ]
     assert len(told) == 1
     assert told[0].startswith("rank 1 calls from 10.9.9.9 and has registered 127.0.0.3: ")
     assert [_caller(peer) for peer in ("ipv4:10.0.0.1:5", "ipv6:[::ffff:10.0.0.1]:5", "unix:/a", "unix:")] == [
