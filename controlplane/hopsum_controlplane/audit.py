@@ -100,7 +100,7 @@ class Audit:
         return tuple(finding.job for finding in self.findings if finding.lost)
 
     def in_words(self) -> list[str]:
-        """Return one line for each foreign or leftover entry, each job with a finding, and a wrong address."""
+        """Return the differences in words: a line for each foreign or leftover entry, finding, and wrong address."""
         return [
             *(f"foreign: {entity}" for entity in self.foreign),
             *(f"leftover: {entity}" for entity in self.leftover),
@@ -273,8 +273,8 @@ class Adoption:
     changed: tuple[Changed, ...] = ()
 
 
-def moved(job: Job, switch: SwitchEndpoint) -> str:
-    """Return the reason if a job cannot be adopted, because it was made for another address than `switch`, else ""."""
+def address_change(job: Job, switch: SwitchEndpoint) -> str:
+    """Return in words how the service's address differs from the one that a job was made for, "" if it does not."""
     if job.switch == switch:
         return ""
     return (
@@ -290,7 +290,7 @@ def adoptions(jobs: Sequence[Job], audit: Audit, switch: SwitchEndpoint) -> dict
     findings = {finding.job.generation: finding for finding in audit.findings}
     result = {}
     for job in jobs:
-        finding, reason = findings.get(job.generation), moved(job, switch)
+        finding, reason = findings.get(job.generation), address_change(job, switch)
         if finding is None:
             result[job.generation] = Adoption(job, bool(reason), reason)
         else:

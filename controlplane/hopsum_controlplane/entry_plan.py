@@ -45,7 +45,7 @@ class Plan:
 
 
 def plan(job: Job, program: Program = V1MODEL) -> Plan:
-    """Build all entries of `job` on a switch that runs `program`. Pure."""
+    """Build all entries of `job` on a switch that runs `program`. Nothing is written."""
     # Within a step the switch may apply updates in any order, so nothing in a step may depend on the rest of it.
     support: list[Entity] = [*lookup.lookup(job, program), *reply.rewrite(job), *admit.workers(job), *reply.group(job)]
     support += [*requantize.requantize(job), *tree.leaves(job), *tree.parent(job)]

@@ -27,8 +27,8 @@ _PARTIAL_GROWTH: Final = 512
 """Most bytes by which a PARTIAL may exceed the UPDATE that completes it, the room of bmv2."""
 
 
-def no_tree_for(op: Op) -> str:
-    """Return the reason why no tree of switches can sum by an operation, empty if trees can."""
+def why_no_tree(op: Op) -> str:
+    """Return the reason why no tree of switches can sum by an operation, an empty string if a tree can."""
     if op not in lanes.RESULT_CODE_BITS or LANES_BYTES - up_bytes(op) <= _PARTIAL_GROWTH:
         return ""
     return (
@@ -38,7 +38,7 @@ def no_tree_for(op: Op) -> str:
 
 
 NO_TREE_HINT: Final = "take the codec with bits=4, or use one switch"
-"""The remedy for a job that `no_tree_for` refuses."""
+"""The remedy for a job that `why_no_tree` refuses."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class JobSpec:
     def effective_quorum(self) -> int:
         """Return the number of children that complete a round: `quorum`, or all of them where it is None.
 
-        Before workers joined these are as many as the job has ranks.
+        Before workers have joined, all of them are as many as the job has ranks.
         """
         return (self.children or self.ranks) if self.quorum is None else self.quorum
 
@@ -229,7 +229,7 @@ class JobSpec:
             if not leaf.members:
                 raise self._wrong(f"leaf {leaf.number} without workers", "leave it out, or name the ranks below it")
         for op in self.lookups:
-            if why := no_tree_for(op):
+            if why := why_no_tree(op):
                 raise self._wrong(f"{TABLE_NAMES[op]} in a tree of switches: {why}", NO_TREE_HINT)
         relatives = (*self.leaves, *(() if self.parent is None else (self.parent,)))
         for relative in relatives:
@@ -278,7 +278,7 @@ class Job:
     side_key: str = field(default_factory=lambda: secrets.token_hex(SIDE_KEY_BYTES), repr=False, compare=False)
 
     @classmethod
-    def at(
+    def build(
         cls,
         spec: JobSpec,
         switch: SwitchEndpoint,

@@ -96,11 +96,14 @@ def write_membership(
     ControlPlaneError as `job_membership` does, and when the file cannot be written. Then the old file is untouched,
     unless only the folder could not be synced.
     """
-    write_file(job_membership(job, send_to, side_channels), path)
+    write_membership_file(job_membership(job, send_to, side_channels), path)
 
 
-def write_file(membership: JobMembership, path: Path) -> None:
-    """Write a membership to a file of mode 0600, atomically. Raises ControlPlaneError when it cannot be written."""
+def write_membership_file(membership: JobMembership, path: Path) -> None:
+    """Write a membership document to a file of mode 0600, atomically, in place of an earlier file.
+
+    Raises ControlPlaneError when it cannot be written.
+    """
     try:
         write_atomically(path, (format_membership(membership, indent=2) + "\n").encode())
     except OSError as error:

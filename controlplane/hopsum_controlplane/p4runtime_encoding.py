@@ -124,8 +124,10 @@ def _all_bits(key: ProgramField) -> bytes:
     return ((1 << key.bits) - 1).to_bytes((key.bits + 7) // 8, "big")
 
 
-def checked(fields: Names[ProgramField], values: Mapping[str, int], where: Entity) -> list[tuple[ProgramField, int]]:
-    """Return every field with its value, in the order of `values`. `where` is named in errors.
+def fields_with_values(
+    fields: Names[ProgramField], values: Mapping[str, int], where: Entity
+) -> list[tuple[ProgramField, int]]:
+    """Pair every field with its value, in the order of `values`, and check the values. Errors name `where`.
 
     Raises ControlPlaneError for an unknown name, a missing value, and a value that does not fit its width.
     """
@@ -154,7 +156,7 @@ def check_match_types(keys: Names[ProgramField], table: str) -> None:
 
 def _paired(fields: Names[ProgramField], values: Mapping[str, int], where: Entity) -> list[tuple[ProgramField, bytes]]:
     """Encode every field's value in the canonical form of P4Runtime: no leading zero bytes, one byte for 0."""
-    named = checked(fields, values, where)
+    named = fields_with_values(fields, values, where)
     # P4Runtime 1.4, section 8.4: the canonical form has no leading zero bytes, and one byte for 0.
     return [(field, value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")) for field, value in named]
 

@@ -53,8 +53,8 @@ class Program:
     lookups: int = MAX_JOBS
 
     @property
-    def trees(self) -> bool:
-        """Return whether the switch may have switches above or below it."""
+    def supports_trees(self) -> bool:
+        """Return whether the program can run on a switch of a tree: it has the three tables of neighbours."""
         return all(name in self.job_tables for name in TREE_TABLES)
 
 

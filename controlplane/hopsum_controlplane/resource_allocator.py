@@ -95,9 +95,9 @@ class ResourceAllocator:
         return FreeCapacity(sum(gaps), max(gaps), MAX_JOBS - len(self._taken))
 
     def allocate(self, slots: int, job_index: int | None = None, region: SlotRange | None = None) -> Allocation:
-        """Take a place for a job: the lowest free index and range of `slots` slots, or exactly what is given.
+        """Allocate a job index and `slots` slots: the lowest free ones, or exactly those that are given.
 
-        Raises ControlPlaneError when there is no such place. Nothing is taken then.
+        Raises ControlPlaneError when they are not free, or do not exist. Nothing is allocated then.
         """
         if region is not None and region.size != slots:
             raise ControlPlaneError(
@@ -113,7 +113,7 @@ class ResourceAllocator:
         return taken
 
     def free(self, allocation: Allocation) -> None:
-        """Give a taken place back. Raises KeyError when it is none."""
+        """Free an allocation. Raises KeyError when nothing has it."""
         self._taken.remove(allocation)
 
     def _free_index(self, wanted: int | None) -> int:

@@ -30,13 +30,13 @@ from hopsum_controlplane.audit import (
     DesiredJob,
     ForeignGeneration,
     RepairResult,
+    address_change,
     adoptions,
     check_no_duplicates,
     compare,
     foreign_generations,
     generations_in,
     is_of_a_job,
-    moved,
     read_installed,
 )
 from hopsum_controlplane.devices.device import Device
@@ -341,7 +341,7 @@ class SwitchController:
             wants = plan(job, self._device.program)
             transaction = EntryTransaction(self._device, wants.steps)
             self._installed[job.generation] = _InstalledJob(
-                job, wants, transaction, ending=bool(moved(job, self._switch))
+                job, wants, transaction, ending=bool(address_change(job, self._switch))
             )
             self._use_generation(job.generation)
         actual = read_installed(self._device, thorough=True)
@@ -431,7 +431,7 @@ class SwitchController:
             raise
         device, can = self._device, self._device.capabilities
         place = (self._switch, generation, index, slots, can.max_window, device.program.code_group, can.ops)
-        job = replace(Job.at(spec, *place), events_at_start=events)
+        job = replace(Job.build(spec, *place), events_at_start=events)
         installed = _InstalledJob(job, plan(job, device.program), EntryTransaction(self._device))
         self._installed[generation] = installed
         return installed
@@ -491,7 +491,7 @@ def validate_capabilities(device: Device, spec: JobSpec) -> None:
     for op in spec.lookups:
         if op not in device.capabilities.ops:
             raise _wrong(device, spec, f"the program of {target} has no {op.name}", _instead(op))
-    if (spec.leaves or spec.parent is not None) and not device.program.trees:
+    if (spec.leaves or spec.parent is not None) and not device.program.supports_trees:
         hint = "make a job of one switch, or use another target"
         raise _wrong(device, spec, f"the program of {target} knows no trees of switches", hint)
     # LOOKUP_ADD16 sends 4-bit codes up and 16-bit sums down: its results are the longest compared with their packets.

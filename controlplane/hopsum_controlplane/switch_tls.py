@@ -20,11 +20,11 @@ class SwitchTls(TlsClientFiles):
     __slots__ = ()
 
     def check(self) -> None:
-        """Raise ControlPlaneError unless the files can be read and go together."""
+        """Read the files. Raises ControlPlaneError unless they can be read and belong together."""
         self.contents()
 
     def contents(self) -> Contents:
-        """Return authority, key and certificate as gRPC takes them. Raises ControlPlaneError as `check`."""
+        """Read and return authority, key and certificate as gRPC takes them. Raises ControlPlaneError as `check`."""
         try:
             return super().contents()
         except OSError as error:
@@ -33,7 +33,7 @@ class SwitchTls(TlsClientFiles):
             raise ControlPlaneError(f"TLS to the switch: {given}: {error}", hint=hint) from error
 
 
-def no_answer(address: str, tls: SwitchTls | None) -> tuple[str, str]:
+def diagnose_unreachable(address: str, tls: SwitchTls | None) -> tuple[str, str]:
     """Connect to a server that did not answer, and return the reason, if one is found, and a remedy.
 
     The connection is by TCP, and with `tls` by TLS too. It takes seconds at most. The reason begins with ": ", and is

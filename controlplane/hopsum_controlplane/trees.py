@@ -100,7 +100,7 @@ class TreeJob:
         send_to: Mapping[int, Address] | None = None,
         resume: Resume | None = None,
     ) -> JobMembership:
-        """Make the membership of the workers of one rack, which know the workers of all racks.
+        """Return the membership document for the workers of one rack. It has the workers of all racks.
 
         `rack` is an index of `leaves`. `send_to` by rank is for workers that do not send to the service of their leaf.
         `resume` and the errors are as for `job_membership`.

@@ -243,7 +243,7 @@ def test_a_side_key_for_each_generation_where_there_are_side_channels(job: Job, 
     assert re.fullmatch("[0-9a-f]{64}", document["side_key"])
     assert document_of(job, side_channels=True) == document, "whoever asks for the generation's is told the same"
     assert "side_key" not in document_of(job, side_channels=False)
-    next_generation = Job.at(job.spec, job.switch, job.generation + 1, job.job_index, job.region)
+    next_generation = Job.build(job.spec, job.switch, job.generation + 1, job.job_index, job.region)
     assert document_of(next_generation, side_channels=True)["side_key"] != document["side_key"]
     assert document["side_key"] not in repr(job)
     path = tmp_path / "membership.json"

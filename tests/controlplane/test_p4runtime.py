@@ -25,7 +25,13 @@ from hopsum_controlplane.devices.bmv2 import Bmv2Device
 from hopsum_controlplane.devices.device import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.drivers import DRIVERS, check_driver, open_device
 from hopsum_controlplane.devices.native import NativeDevice
-from hopsum_controlplane.devices.p4runtime_session import OWNERS, Answer, ElectionId, next_id, same_owner
+from hopsum_controlplane.devices.p4runtime_session import (
+    OWNERS,
+    ArbitrationAnswer,
+    ElectionId,
+    has_owner,
+    next_election_id,
+)
 from hopsum_controlplane.devices.reconnecting import FIRST_PAUSE_S, LONGEST_PAUSE_S, ReconnectingDevice
 from hopsum_controlplane.entries import Insert, MulticastGroup, Replica
 from hopsum_controlplane.errors import NotPrimaryError, SessionLostError, SwitchStateLostError
@@ -51,7 +57,7 @@ def opened(address: str, **options: object) -> Iterator[NativeDevice]:
 
 
 def refuse(*codes: int) -> Callable[[object, grpc.ServicerContext], None]:
-    """Answer a write with one p4.v1.Error for each update."""
+    """ArbitrationAnswer a write with one p4.v1.Error for each update."""
 
     def answer(_request: object, context: grpc.ServicerContext) -> None:
         status = status_pb2.Status(code=code_pb2.UNKNOWN)
@@ -122,12 +128,12 @@ def test_requests_carry_device_election_and_deadline(server: Server) -> None:
 
 def test_a_pipeline_is_pushed_once(server: Server) -> None:
     with Bmv2Device(server.address) as device:
-        assert device.cookie() is None
+        assert device.read_cookie() is None
         with pytest.raises(ControlPlaneError, match="the switch runs no program; push one"):
             device.read_table("t")
         assert ensure_pipeline(device, PIPELINE)
         assert server.config.p4_device_config == PIPELINE.device_config
-        assert device.cookie() == PIPELINE.cookie
+        assert device.read_cookie() == PIPELINE.cookie
         assert not ensure_pipeline(device, PIPELINE)
         assert device.p4info.tables["t"].id == 0x02000001
     with Bmv2Device(server.address) as again:
@@ -153,7 +159,7 @@ def test_proxies_are_not_asked(server: Server, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("no_grpc_proxy", raising=False)
     with opened(server.address) as device:
-        assert device.cookie() == PIPELINE.cookie
+        assert device.read_cookie() == PIPELINE.cookie
 
 
 def test_another_client_is_primary(server: Server) -> None:
@@ -177,7 +183,7 @@ def test_mastership_that_is_lost_and_comes_back_is_not_taken(server: Server) -> 
         server.pushed.put((code_pb2.OK, 1))
         server.pushed.put(None)
         device._session._stream.receiver.join(DEADLINE_S)  # so both have arrived
-        for call in (device.cookie, lambda: device.write(BATCH), lambda: device.set_pipeline_config(PIPELINE)):
+        for call in (device.read_cookie, lambda: device.write(BATCH), lambda: device.set_pipeline_config(PIPELINE)):
             with pytest.raises(NotPrimaryError, match="the highest so far is 5;"):
                 call()
 
@@ -257,9 +263,9 @@ class Session(FakeDevice):
         self._check()
         return super().read_groups()
 
-    def cookie(self) -> int | None:
+    def read_cookie(self) -> int | None:
         self._check()
-        return self.switch.memory.cookie()
+        return self.switch.memory.read_cookie()
 
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
         self._check()
@@ -323,7 +329,7 @@ def test_pauses_grow_and_differ(switch: Switch, clock: FakeClock, device: Reconn
     for _ in range(12):
         attempts = switch.attempts
         with pytest.raises(SessionLostError, match="no P4Runtime server answered"):
-            device.cookie()
+            device.read_cookie()
         assert switch.attempts == attempts + 1
         with pytest.raises(SessionLostError, match=r"no session .* answered; attempt \d+ in \d+\.\d s"):
             device.read_groups()
@@ -334,9 +340,9 @@ def test_pauses_grow_and_differ(switch: Switch, clock: FakeClock, device: Reconn
     assert all(bound / 2 <= pause <= bound for pause, bound in zip(pauses, bounds, strict=True))
     assert len(set(pauses[-5:])) == 5, "jitter"
     switch.up = True
-    assert device.cookie() == OURS.cookie
+    assert device.read_cookie() == OURS.cookie
     switch.cut()
-    device.cookie()  # the first attempt after a session comes without a pause
+    device.read_cookie()  # the first attempt after a session comes without a pause
     assert device.sessions == 3
 
 
@@ -440,13 +446,13 @@ class ElectingSwitch:
         self.ids: dict[int, ElectionId] = {}
         self.owners: dict[int, int] = {}
 
-    def ask(self, client: int, election_id: ElectionId) -> Answer:
+    def ask(self, client: int, election_id: ElectionId) -> ArbitrationAnswer:
         high, low = election_id
         notices = self.arbitration.update(client, 0, high << 64 | low)
         (told,) = [notice for notice in notices if notice.client == client]
         self.ids[client] = election_id
         highest = told.election_id or 0
-        return Answer(
+        return ArbitrationAnswer(
             told.code is RpcCode.OK, told.code is RpcCode.ALREADY_EXISTS, (highest >> 64, highest % (1 << 64))
         )
 
@@ -454,11 +460,11 @@ class ElectingSwitch:
         """Return whether a session of this owner is primary when it has asked as a controller does."""
         try:
             answer = self.ask(client, (high, 0))
-            following = next_id((high, 0), owner, answer)
+            following = next_election_id((high, 0), owner, answer)
             if following is not None:
                 answer = self.ask(client, following)
         except P4RuntimeError:
-            answer = Answer(False, True, (high, 0))
+            answer = ArbitrationAnswer(False, True, (high, 0))
         self.owners[client] = owner
         if not answer.ours:
             self.close(client)
@@ -494,9 +500,15 @@ def test_the_newer_session_of_an_owner_wins_and_nobody_elses(steps: list[tuple[i
 
 
 def test_ids_as_they_are_configured_are_left_alone() -> None:
-    for answer in (Answer(True, False, (0, 9)), Answer(False, True, (1, 3)), Answer(False, False, (5, 5))):
-        assert next_id((0, 9), 7, answer) is None
-    assert next_id((1, 0), 0, Answer(True, False, (1, 0))) is None
-    assert next_id((1, 0), 7, Answer(False, False, (1, (OWNERS - 1) << 32 | 7))) is None, "there is no higher one"
-    assert not same_owner((1, 0), 0)
-    assert same_owner((1, 3 << 32 | 7), 7)
+    for answer in (
+        ArbitrationAnswer(True, False, (0, 9)),
+        ArbitrationAnswer(False, True, (1, 3)),
+        ArbitrationAnswer(False, False, (5, 5)),
+    ):
+        assert next_election_id((0, 9), 7, answer) is None
+    assert next_election_id((1, 0), 0, ArbitrationAnswer(True, False, (1, 0))) is None
+    assert next_election_id((1, 0), 7, ArbitrationAnswer(False, False, (1, (OWNERS - 1) << 32 | 7))) is None, (
+        "there is no higher one"
+    )
+    assert not has_owner((1, 0), 0)
+    assert has_owner((1, 3 << 32 | 7), 7)

@@ -106,7 +106,7 @@ def test_pushing_again_forgets_everything(
         SwitchController(device, switch_endpoint)
     device.set_pipeline_config(pipeline)
     assert installed_entries(device) == expected()
-    assert device.cookie() == pipeline.cookie
+    assert device.read_cookie() == pipeline.cookie
     SwitchController(device, switch_endpoint).create_job(make_spec())
 
 
@@ -134,7 +134,7 @@ def test_two_controllers_with_one_election_id(rig: Rig, pipeline: PipelineConfig
         first.set_pipeline_config(pipeline)
         with pytest.raises(NotPrimaryError, match="with the same election_id 1 as this one; stop that"):
             open_device(rig.target, rig.address, owner=8)
-        assert first.cookie() == pipeline.cookie
+        assert first.read_cookie() == pipeline.cookie
         first.write([Insert(STRANGERS[3])])
         with open_device(rig.target, rig.address, owner=7) as newer:
             newer.write([Delete(STRANGERS[3])])

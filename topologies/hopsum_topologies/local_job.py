@@ -16,7 +16,7 @@ from hopsum.agent import Agent
 from hopsum.codec import Codec
 from hopsum.transport.udp_link import UdpLink
 from hopsum_controlplane import Job, SwitchController
-from hopsum_controlplane.membership_file import write_file
+from hopsum_controlplane.membership_file import write_membership_file
 from hopsum_wire.membership import JobMembership
 
 
@@ -77,7 +77,7 @@ class LocalJob:
 
         Raises ControlPlaneError. One file serves all ranks, except in a tree.
         """
-        write_file(self.memberships[rank], path)
+        write_membership_file(self.memberships[rank], path)
         return path
 
     def counters(self) -> dict[str, int]:

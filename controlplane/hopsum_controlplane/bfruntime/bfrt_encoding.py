@@ -17,7 +17,7 @@ from hopsum_controlplane.bfruntime.bfrt_schema import COUNTER_INDEX, PACKETS, PR
 from hopsum_controlplane.entries import MulticastGroup, Replica, TableEntry, replica_order
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.p4info import P4Info
-from hopsum_controlplane.p4runtime_encoding import check_match_types, checked
+from hopsum_controlplane.p4runtime_encoding import check_match_types, fields_with_values
 
 GROUPS: Final = "$pre.mgid"
 NODES: Final = "$pre.node"
@@ -35,13 +35,13 @@ class BfrtEncoding:
         self.p4info: P4Info = schema.p4info()
         self._match_tables = {table.id: schema.table(f"pipe.{table.name}") for table in self.p4info.tables}
 
-    def entry(self, entity: TableEntry) -> Any:
+    def encode_entry(self, entity: TableEntry) -> Any:
         """Encode an entry of a program's table. Raises as encode_update does."""
         message = CLASSES["TableEntry"]()
         self._fill(message, entity)
         return message
 
-    def update(self, kind: UpdateType, entity: TableEntry) -> Any:
+    def encode_update(self, kind: UpdateType, entity: TableEntry) -> Any:
         """Encode an update of an entry of a program's table. Raises as encode_update does."""
         # With protobuf in Python a copy of a message costs more than to fill it.
         message = CLASSES["Update"](type=kind)
@@ -52,7 +52,7 @@ class BfrtEncoding:
         table = self.p4info.tables[entity.table]
         message.table_id = table.id
         check_match_types(table.keys, entity.table)
-        for key, value in checked(table.keys, entity.match, entity):
+        for key, value in fields_with_values(table.keys, entity.match, entity):
             field = message.key.fields.add(field_id=key.id)
             if key.exact:
                 field.exact.value = _whole(value, key.bits)
@@ -63,14 +63,14 @@ class BfrtEncoding:
             message.key.fields.add(field_id=priority.id).exact.value = _whole(0, priority.bits)
         action = self.p4info.actions[entity.action]
         message.data.action_id = action.id
-        for param, value in checked(action.params, entity.params, entity):
+        for param, value in fields_with_values(action.params, entity.params, entity):
             message.data.fields.add(field_id=param.id, stream=_whole(value, param.bits))
 
-    def query(self, table: str) -> Any:
-        """Encode the question for all entries of a program's table. Raises ControlPlaneError for an unknown table."""
+    def encode_query(self, table: str) -> Any:
+        """Encode the query of all entries of a program's table. Raises ControlPlaneError for an unknown table."""
         return CLASSES["TableEntry"](table_id=self.p4info.tables[table].id)
 
-    def decode(self, message: Any) -> TableEntry:
+    def decode_entry(self, message: Any) -> TableEntry:
         """Decode an entry of a program's table. Tables and actions get their aliases.
 
         Raises ControlPlaneError for an unknown id, and for a ternary key that does not match all bits.
@@ -92,22 +92,23 @@ class BfrtEncoding:
             match[key.name] = _to_int(field.ternary.value if key.ternary else field.exact.value)
         return TableEntry(table.alias, match, action.alias, params)
 
-    def counter(self, counter: str, index: int) -> Any:
-        """Encode the question for one cell of a counter, to be read from the chip and not from a copy."""
+    def encode_counter_query(self, counter: str, index: int) -> Any:
+        """Encode the query of one cell of a counter on the chip. Raises ControlPlaneError for an unknown counter."""
         info = self.p4info.counters[counter]
-        message = self.fixed(f"pipe.{info.name}", {COUNTER_INDEX: index})
+        message = self.encode_fixed_entry(f"pipe.{info.name}", {COUNTER_INDEX: index})
         message.table_flags.from_hw = True
         return message
 
-    def packets(self, counter: str, message: Any) -> tuple[int, int]:
-        """Decode one cell of a counter to its index and its number of packets."""
-        values = self.values(f"pipe.{self.p4info.counters[counter].name}", message)
+    def decode_counter(self, counter: str, message: Any) -> tuple[int, int]:
+        """Decode one cell of a counter, and return its index and its number of packets."""
+        values = self.decode_fixed_entry(f"pipe.{self.p4info.counters[counter].name}", message)
         return values[COUNTER_INDEX], values[PACKETS]
 
-    def fixed(self, name: str, key: Mapping[str, int], data: Mapping[str, Value] | None = None) -> Any:
+    def encode_fixed_entry(self, name: str, key: Mapping[str, int], data: Mapping[str, Value] | None = None) -> Any:
         """Encode an entry of a table of the chip, or of a counter. Without `data` it has the key only.
 
-        Raises ControlPlaneError for an unknown table or field, and for a text that the field does not take.
+        Raises ControlPlaneError for an unknown table or field, and for a text that the field does not take, and
+        OverflowError for a number that does not fit its field.
         """
         table = self.schema.table(name)
         message = CLASSES["TableEntry"](table_id=table.id)
@@ -118,8 +119,11 @@ class BfrtEncoding:
             _set(message.data.fields.add(), _field(table, table.data, label), value, table)
         return message
 
-    def values(self, name: str, message: Any) -> dict[str, Any]:
-        """Decode an entry of a table of the chip, or of a counter: keys and data by name."""
+    def decode_fixed_entry(self, name: str, message: Any) -> dict[str, Any]:
+        """Decode an entry of a table of the chip, or of a counter: keys and data by name. Unknown data is left out.
+
+        Raises ControlPlaneError for an unknown table, and KeyError for an unknown key.
+        """
         table = self.schema.table(name)
         keys = {field.id: field for field in table.keys.values()}
         data = {field.id: field for field in table.data.values()}
@@ -131,8 +135,8 @@ class BfrtEncoding:
 
     # ---- multicast groups -----------------------------------------------------------------------------------
 
-    def nodes(self, group: MulticastGroup, taken: Iterable[int] = ()) -> dict[int, tuple[int, list[int]]]:
-        """Plan the nodes of a group: replication id and ports by the node's number, which is none of `taken`."""
+    def plan_nodes(self, group: MulticastGroup, taken: Iterable[int] = ()) -> dict[int, tuple[int, list[int]]]:
+        """Return the nodes of a group: replication id and ports by the node's number, which is none of `taken`."""
         ports: dict[int, list[int]] = {}
         for replica in group.replicas:
             ports.setdefault(replica.instance, []).append(replica.port)
@@ -141,37 +145,37 @@ class BfrtEncoding:
             first |= 1 << _NODE_BITS - 1
         return {first + count: (instance, ports[instance]) for count, instance in enumerate(sorted(ports))}
 
-    def node(self, number: int, instance: int = 0, ports: Sequence[int] | None = None) -> Any:
+    def encode_node(self, number: int, instance: int = 0, ports: Sequence[int] | None = None) -> Any:
         """Encode a multicast node. Without `ports` the entry has the node's key only, as deletions want."""
         data: dict[str, Value] = {}
         if ports is not None:
             data = {"$MULTICAST_RID": instance, "$MULTICAST_LAG_ID": (), "$DEV_PORT": ports}
-        return self.fixed(NODES, {"$MULTICAST_NODE_ID": number}, data)
+        return self.encode_fixed_entry(NODES, {"$MULTICAST_NODE_ID": number}, data)
 
-    def group(self, number: int, nodes: Sequence[int] | None = None) -> Any:
+    def encode_group(self, number: int, nodes: Sequence[int] | None = None) -> Any:
         """Encode a multicast group. Without `nodes` the entry has the group's key only, as deletions want."""
         if nodes is None:
-            return self.fixed(GROUPS, {"$MGID": number})
+            return self.encode_fixed_entry(GROUPS, {"$MGID": number})
         data: dict[str, Value] = {
             "$MULTICAST_NODE_ID": nodes,
             "$MULTICAST_NODE_L1_XID_VALID": [False] * len(nodes),
             "$MULTICAST_NODE_L1_XID": [0] * len(nodes),
         }
-        return self.fixed(GROUPS, {"$MGID": number}, data)
+        return self.encode_fixed_entry(GROUPS, {"$MGID": number}, data)
 
-    def groups(self, groups: Iterable[Any], nodes: Iterable[Any]) -> list[MulticastGroup]:
-        """Decode all groups of a switch from all entries of both tables, in ascending order of their numbers."""
-        known = {each["$MULTICAST_NODE_ID"]: each for each in (self.values(NODES, node) for node in nodes)}
+    def decode_groups(self, groups: Iterable[Any], nodes: Iterable[Any]) -> list[MulticastGroup]:
+        """Decode all groups of a switch from all entries of both tables, in ascending order. Skips unknown nodes."""
+        known = {each["$MULTICAST_NODE_ID"]: each for each in (self.decode_fixed_entry(NODES, node) for node in nodes)}
         found = []
-        for values in (self.values(GROUPS, group) for group in groups):
+        for values in (self.decode_fixed_entry(GROUPS, group) for group in groups):
             inside = [known[node] for node in values.get("$MULTICAST_NODE_ID", ()) if node in known]
             replicas = [Replica(port, node["$MULTICAST_RID"]) for node in inside for port in node.get("$DEV_PORT", ())]
             found.append(MulticastGroup(values["$MGID"], tuple(sorted(replicas, key=replica_order))))
         return sorted(found, key=lambda group: group.id)
 
 
-def update(kind: UpdateType, entry: Any) -> Any:
-    """Return an Update message of BF Runtime with a copy of one entry."""
+def make_update(kind: UpdateType, entry: Any) -> Any:
+    """Return a new Update message of BF Runtime with a copy of an encoded entry."""
     message = CLASSES["Update"](type=kind)
     message.entity.table_entry.CopyFrom(entry)
     return message

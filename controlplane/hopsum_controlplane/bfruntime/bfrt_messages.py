@@ -145,8 +145,8 @@ CLASSES: Final = _classes()
 """The message classes by name."""
 
 
-def message(name: str, **fields: Any) -> Any:
-    """Return a new message of the class `name` of CLASSES, with fields by name. Raises KeyError for another class."""
+def new_message(name: str, **fields: Any) -> Any:
+    """Return a new message of class CLASSES[name] with fields by name. Raises KeyError for an unknown class."""
     return CLASSES[name](**fields)
 
 

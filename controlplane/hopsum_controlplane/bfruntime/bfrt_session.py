@@ -24,7 +24,7 @@ from hopsum_controlplane.bfruntime.bfrt_messages import (
     CLASSES,
     ConfigAction,
     Stub,
-    message,
+    new_message,
 )
 from hopsum_controlplane.errors import ControlPlaneError, NotPrimaryError, SessionLostError
 from hopsum_controlplane.switch_channel import OPTIONS, SEARCH, RefusedUpdate, open_channel, refusals
@@ -77,7 +77,7 @@ class BfrtSession:
             raise SessionLostError(f"the BF Runtime session ended: {why}", where=self.where, hint=hint)
 
     def close(self) -> None:
-        """End the session. Harmless when it has ended."""
+        """End the session. Does nothing when it has ended."""
         atexit.unregister(self.close)
         if not self._closed:
             self._closed = True
@@ -87,37 +87,40 @@ class BfrtSession:
                 self._call.cancel()
             self._channel.close()
 
-    def config(self, timeout_s: float) -> Any:
+    def read_config(self, timeout_s: float) -> Any:
         """Read the running programs with the JSON of their tables, and the JSON of the chip's tables.
 
         Returns a GetForwardingPipelineConfigResponse. Raises SessionLostError without an answer, and ControlPlaneError
         when the server refuses.
         """
-        request = message("GetForwardingPipelineConfigRequest", device_id=self._device_id, client_id=self._client_id)
+        request = new_message(
+            "GetForwardingPipelineConfigRequest", device_id=self._device_id, client_id=self._client_id
+        )
         return self._send("GetForwardingPipelineConfig", self._stub.get_config, request, timeout_s)
 
     def push(self, config: Any, timeout_s: float) -> None:
         """Make the switch run a ForwardingPipelineConfig in place of all programs that it runs.
 
-        Tables, ports and queues start from nothing. Raises as `config`.
+        Tables, ports and queues are empty then. Raises NotPrimaryError when another client has the program, and
+        otherwise as `read_config`.
         """
         self._set_config(ConfigAction.VERIFY_AND_WARM_INIT_BEGIN_AND_END, config, timeout_s)
 
     def bind(self, program: str, timeout_s: float) -> None:
         """Become the client of a program, by its name, which may then write its tables.
 
-        Raises NotPrimaryError when another client has the program, and otherwise as `config`.
+        Raises NotPrimaryError when another client has the program, and otherwise as `read_config`.
         """
-        config = message("ForwardingPipelineConfig", p4_name=program)
+        config = new_message("ForwardingPipelineConfig", p4_name=program)
         self._set_config(ConfigAction.BIND, config, timeout_s)
 
     def read(self, entries: Iterable[Any], timeout_s: float, *, pipe: int = ALL_PIPES) -> list[Any]:
         """Read entries, and return them. The list is empty when the switch lacks one of the keys that were asked for.
 
-        An entry without a key asks for its whole table. Raises as `config`.
+        An entry without a key asks for its whole table. Raises as `read_config`.
         """
         self.check()
-        request = message("ReadRequest", client_id=self._client_id, target=self._target(pipe))
+        request = new_message("ReadRequest", client_id=self._client_id, target=self._target(pipe))
         for entry in entries:
             request.entities.add().table_entry.CopyFrom(entry)
         try:
@@ -132,10 +135,11 @@ class BfrtSession:
     def write(self, updates: Sequence[Any], timeout_s: float, *, pipe: int = ALL_PIPES) -> list[RefusedUpdate]:
         """Write updates, in their order. Return the refused ones; the others are written.
 
-        Raises SessionLostError when it is not known what the switch did, and ControlPlaneError when it took nothing.
+        Raises SessionLostError without an answer, also where the switch may have written, and ControlPlaneError when it
+        refused the call as a whole.
         """
         self.check()
-        request = message("WriteRequest", client_id=self._client_id, target=self._target(pipe))
+        request = new_message("WriteRequest", client_id=self._client_id, target=self._target(pipe))
         request.updates.extend(updates)
         try:
             self._stub.write(request, timeout=timeout_s)
@@ -151,7 +155,7 @@ class BfrtSession:
         except grpc.FutureTimeoutError:
             what = f"no BF Runtime server answered in {timeout_s:g} s"
             raise SessionLostError(what, where=self.where, hint="start the switch, or check the address") from None
-        request = message("StreamMessageRequest", client_id=self._client_id)
+        request = new_message("StreamMessageRequest", client_id=self._client_id)
         request.subscribe.device_id = self._device_id
         self._call = self._stub.stream(iter(self._requests.get, None))
         self._receiver = threading.Thread(target=self._receive, name=self.where, daemon=True)
@@ -182,7 +186,7 @@ class BfrtSession:
             self._answers.put(None)
 
     def _set_config(self, action: ConfigAction, config: Any, timeout_s: float) -> None:
-        request = message("SetForwardingPipelineConfigRequest", device_id=self._device_id, action=action)
+        request = new_message("SetForwardingPipelineConfigRequest", device_id=self._device_id, action=action)
         request.client_id = self._client_id
         request.config.add().CopyFrom(config)
         self._send("SetForwardingPipelineConfig", self._stub.set_config, request, timeout_s)
@@ -195,7 +199,7 @@ class BfrtSession:
             raise self._error(name, error) from None
 
     def _target(self, pipe: int) -> Any:
-        return message(
+        return new_message(
             "TargetDevice", device_id=self._device_id, pipe_id=pipe, direction=ALL_DIRECTIONS, prsr_id=ALL_PARSERS
         )
 

@@ -58,7 +58,7 @@ class TofinoFacts:
                 raise ControlPlaneError(f"port {port} is one that the program loops through", hint=hint)
 
     def check_loop_ports(self, ports: tuple[int, ...]) -> None:
-        """Raise ControlPlaneError unless slots can be spread over these ports."""
+        """Raise ControlPlaneError unless all ports are loop ports of the chip, each named once."""
         loops = ", ".join(map(str, self.loop_gbps))
         for port in ports:
             if port not in self.loop_gbps:
@@ -74,7 +74,7 @@ class TofinoFacts:
                 raise ControlPlaneError(f"port {port} with {speed} Gbit/s", hint=f"{self.name} has {known}")
 
     def used_loop_ports(self, loop_ports: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the loop ports of a set-up: the chip's first one where none is named."""
+        """Return `loop_ports`, or the chip's first loop port if it is empty."""
         return loop_ports or tuple(self.loop_gbps)[:1]
 
     def carried_gbps(self, loop_ports: tuple[int, ...]) -> float:
@@ -82,12 +82,12 @@ class TofinoFacts:
 
         The results that go back are not counted.
         """
-        groups = Counter(spread(self, loop_ports))
+        groups = Counter(spread_slot_groups(self, loop_ports))
         loops_gbps = min(self.loop_gbps[port] * SLOT_GROUPS / count for port, count in groups.items())
         return loops_gbps * _FRONT_BYTES / (_ADMITTED_BYTES + _PASS_BYTES * self.passes)
 
-    def overload(self, speeds_gbps: Mapping[int, int], loop_ports: tuple[int, ...]) -> str | None:
-        """Return a warning in words if front ports can bring more than loop ports carry, else None. Logs nothing.
+    def overload_warning(self, speeds_gbps: Mapping[int, int], loop_ports: tuple[int, ...]) -> str | None:
+        """Return the text of a warning if front ports can bring more than loop ports carry, else None. Logs nothing.
 
         This is no error: packets beyond the rate are lost before they are decided, and workers send them again.
         """
@@ -145,8 +145,8 @@ def pipe_of(port: int) -> int:
     return port >> _PIPE_BITS
 
 
-def spread(chip: TofinoFacts, loop_ports: tuple[int, ...]) -> list[int]:
-    """Return the loop port of each of SLOT_GROUPS groups of slots: ports get groups in proportion to their speeds."""
+def spread_slot_groups(chip: TofinoFacts, loop_ports: tuple[int, ...]) -> list[int]:
+    """Return the loop port of each of SLOT_GROUPS groups of slots, in proportion to the ports' speeds."""
     ports = chip.used_loop_ports(loop_ports)
     given = dict.fromkeys(ports, 0)
     chosen = []
@@ -159,7 +159,7 @@ def spread(chip: TofinoFacts, loop_ports: tuple[int, ...]) -> list[int]:
 
 def loop_entries(chip: TofinoFacts, loop_ports: tuple[int, ...]) -> list[TableEntry]:
     """Build the entries of the table `loop`, in their order. The last one is the sign of a complete set-up."""
-    ports = enumerate(spread(chip, loop_ports))
+    ports = enumerate(spread_slot_groups(chip, loop_ports))
     return [TableEntry("loop", {"slot_bits": number}, "loop_through", {"port": port}) for number, port in ports]
 
 

@@ -76,7 +76,7 @@ def parts_of(record: JobRecord, generation: int, config: ClusterConfig, limits: 
 
     def at(name: str, spec: JobSpec) -> Job:
         index, region = record.place(name)
-        return Job.at(spec, config.switch(name).endpoint, generation, index, region, **limits[name]._asdict())
+        return Job.build(spec, config.switch(name).endpoint, generation, index, region, **limits[name]._asdict())
 
     if not record.branches:
         return Parts(at(record.switch, record.next_spec()), {})

@@ -22,7 +22,7 @@ from hopsum_controlplane.job_spec import (
     MAX_UDP_PORT,
     NO_TREE_HINT,
     JobSpec,
-    no_tree_for,
+    why_no_tree,
 )
 from hopsum_wire import MAX_WORKERS, WIRE_VERSION
 from hopsum_wire.generations import MAX_SHARDS
@@ -54,7 +54,7 @@ def check_tree(spec: JobSpec) -> None:
         what = f"{who}: {spec.min_workers}:{spec.ranks} workers"
         raise InvalidRequestError(what, hint="a tree has a fixed number of workers: give one, or use one switch")
     for op in spec.lookups:
-        if why := no_tree_for(op):
+        if why := why_no_tree(op):
             raise InvalidRequestError(f"{who}: {TABLE_NAMES[op]}: {why}", hint=NO_TREE_HINT)
 
 

@@ -106,7 +106,7 @@ class SwitchInventory:
         if self._pipeline is None:
             return
         device = self.open_device()
-        if device.cookie() != self._pipeline.cookie:
+        if device.read_cookie() != self._pipeline.cookie:
             raise SwitchStateLostError("it does not run our program any more", where=device.where)
 
     def take_over(self) -> SwitchController:
@@ -184,7 +184,7 @@ class SwitchInventory:
     def _check_program(self, device: Device) -> None:
         if self._pipeline is None:
             return
-        cookie = device.cookie()
+        cookie = device.read_cookie()
         if cookie == self._pipeline.cookie:
             return
         name, found = self.config.name, "another program" if cookie is not None else "no program"

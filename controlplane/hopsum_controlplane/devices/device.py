@@ -58,7 +58,7 @@ class PipelineConfig:
 
     @property
     def cookie(self) -> int:
-        """Return the number by which a switch tells this program: 64 bits of a hash over both files, never 0."""
+        """Return the number that identifies this program on a switch: 64 bits of a hash over both files, never 0."""
         digest = hashlib.sha256()
         for part in (self.device_config, self.p4info.encode()):
             digest.update(len(part).to_bytes(8, "big") + part)
@@ -98,7 +98,7 @@ class Device(ABC):
         """Read `count` cells of a counter from index `start`, by default all up to its end."""
 
     @abstractmethod
-    def cookie(self) -> int | None:
+    def read_cookie(self) -> int | None:
         """Read the cookie of the program that runs, or None when it has none, or no program runs."""
 
     @abstractmethod
@@ -107,7 +107,7 @@ class Device(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the session with the switch. Harmless when it has ended. The entries on the switch stay."""
+        """End the session with the switch. A second call does nothing. The entries on the switch stay."""
 
     def __enter__(self) -> Self:
         return self
@@ -117,11 +117,11 @@ class Device(ABC):
 
 
 def ensure_pipeline(device: Device, pipeline: PipelineConfig) -> bool:
-    """Push `pipeline` unless the switch runs it already. Return whether it was pushed.
+    """Push `pipeline` unless the switch runs it already. Return True if it was pushed.
 
     A push removes all entries from the switch, and so ends every generation there. Raises ControlPlaneError.
     """
-    if device.cookie() == pipeline.cookie:
+    if device.read_cookie() == pipeline.cookie:
         return False
     device.set_pipeline_config(pipeline)
     return True

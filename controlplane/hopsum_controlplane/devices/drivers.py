@@ -66,7 +66,7 @@ def load_pipeline(
     """
     from hopsum_controlplane.devices import tofino
 
-    return tofino.set_up(tofino.load_program(program), ports, loop_ports, speeds_gbps or {}, switch)
+    return tofino.add_port_setup(tofino.load_program(program), ports, loop_ports, speeds_gbps or {}, switch)
 
 
 def open_device(

@@ -81,13 +81,13 @@ class P4RuntimeDevice(Device):
 
     @property
     def p4info(self) -> P4Info:
-        """Return the names of the running program. Raises ControlPlaneError when none runs."""
+        """Return the P4Info of the running program. Raises ControlPlaneError when none runs."""
         if self._p4info is None:
             raise ControlPlaneError(_NO_PIPELINE, where=self.where, hint="push one")
         return self._p4info
 
     def device_config(self, pipeline: PipelineConfig) -> bytes:
-        """Return the target's form of the compiled program."""
+        """Return the bytes of a program that the target takes. Subclasses override it."""
         return pipeline.device_config
 
     def write(self, updates: Sequence[Update]) -> None:
@@ -133,7 +133,7 @@ class P4RuntimeDevice(Device):
         cells = dict(decode_counter(entity.counter_entry) for entity in self._read(query))
         return [cells[index] for index in range(start, stop)]
 
-    def cookie(self) -> int | None:
+    def read_cookie(self) -> int | None:
         config = self._get_config(_GetConfig.COOKIE_ONLY)
         return int(config.cookie.cookie) if config.HasField("cookie") else None
 

@@ -28,14 +28,14 @@ from hopsum_base.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc
 from hopsum_base.quiet_grpc import grpc
 from hopsum_controlplane.errors import ControlPlaneError, NotPrimaryError, SessionLostError
 from hopsum_controlplane.switch_channel import OPTIONS, SEARCH, open_channel
-from hopsum_controlplane.switch_tls import SwitchTls, no_answer
+from hopsum_controlplane.switch_tls import SwitchTls, diagnose_unreachable
 
 ElectionId = tuple[int, int]
 OWNERS: Final = 1 << 32
 """An owner is 1 .. OWNERS - 1. 0 means no owner."""
 
 
-class Answer(NamedTuple):
+class ArbitrationAnswer(NamedTuple):
     """A switch's answer to an election id.
 
     ours: this client is primary. taken: another client is. Without a primary both are False. highest: the highest id
@@ -47,8 +47,8 @@ class Answer(NamedTuple):
     highest: ElectionId
 
 
-def next_id(asked: ElectionId, owner: int, answer: Answer) -> ElectionId | None:
-    """Return the id to ask with next, or None to keep this answer.
+def next_election_id(asked: ElectionId, owner: int, answer: ArbitrationAnswer) -> ElectionId | None:
+    """Return the election id to ask with next, or None if the answer is final.
 
     Without an `owner` an id is only raised past one that no client has any more.
     """
@@ -59,15 +59,15 @@ def next_id(asked: ElectionId, owner: int, answer: Answer) -> ElectionId | None:
     highest_high, highest_low = answer.highest
     if answer.ours or highest_high < high:
         return high, _low(1, owner)
-    if highest_high > high or (answer.taken and not same_owner(answer.highest, owner)):
+    if highest_high > high or (answer.taken and not has_owner(answer.highest, owner)):
         return None
     # The high half of the low word counts sessions of the owner in its low half: the next count wins.
     count = (highest_low >> 32) + 1
     return (high, _low(count, owner)) if count < OWNERS else None
 
 
-def same_owner(election_id: ElectionId, owner: int) -> bool:
-    """Return whether an id is of a session of this owner. Owner 0, for no owner, has no sessions."""
+def has_owner(election_id: ElectionId, owner: int) -> bool:
+    """Return whether an election id is of a session of this owner. False for owner 0, which means no owner."""
     return owner != 0 and election_id[1] % OWNERS == owner
 
 
@@ -163,8 +163,8 @@ class Session:
     ) -> Session:
         """Wait up to `timeout_s` for a server at `address`, as long again for its answer, and become primary.
 
-        `owner` is the controller whose sessions the low word of the election id counts, see `next_id`; 0 for none.
-        Without `tls` the session is unencrypted.
+        `owner` is the controller whose sessions the low word of the election id counts, see `next_election_id`; 0 for
+        none. Without `tls` the session is unencrypted.
 
         Raises ControlPlaneError when the server does not answer or another client is primary. Nothing is left running
         then.
@@ -181,7 +181,7 @@ class Session:
         return session
 
     def check(self) -> None:
-        """Read the messages that the switch has sent since the last call. Nothing is sent.
+        """Read the messages that the switch has sent since the last call, without waiting. Nothing is sent.
 
         Raises NotPrimaryError when another client is primary, SessionLostError when the session has ended.
         """
@@ -198,7 +198,7 @@ class Session:
         self._raise_if_lost()
 
     def close(self) -> None:
-        """End the session: another client may then become primary. Harmless when it has ended."""
+        """End the session: another client may then become primary. A second call does nothing."""
         atexit.unregister(self.close)
         if not self._closed:
             self._closed = True
@@ -212,8 +212,8 @@ class Session:
         if told is not None:
             code = told.status.code
             highest = (told.election_id.high, told.election_id.low)
-            answer = Answer(code == code_pb2.OK, code == code_pb2.ALREADY_EXISTS, highest)
-            following = next_id(self.election_id, owner, answer)
+            answer = ArbitrationAnswer(code == code_pb2.OK, code == code_pb2.ALREADY_EXISTS, highest)
+            following = next_election_id(self.election_id, owner, answer)
             if following is not None:
                 self.election_id = following
                 told = self._arbitrate(timeout_s)
@@ -290,7 +290,7 @@ def wait_for_server(address: str, where: str, timeout_s: float, tls: SwitchTls |
         try:
             grpc.channel_ready_future(channel).result(timeout=timeout_s)
         except grpc.FutureTimeoutError:
-            why, hint = no_answer(address, tls)
+            why, hint = diagnose_unreachable(address, tls)
             raise SessionLostError(
                 f"no P4Runtime server answered in {timeout_s:g} s{why}", where=where, hint=hint
             ) from None

@@ -3,7 +3,7 @@
 
     closed     no session; each call opens one, unless the last attempt failed and its pause is not over
     open       a session; what runs on the switch has the cookie that we expect: calls go through
-    forgotten  a session; something else runs there, or nothing: only cookie, push and close go through
+    forgotten  a session; something else runs there, or nothing: only read_cookie, push and close go through
     deposed    another client was primary once: all calls raise NotPrimaryError, for good
 
     closed    -- a call, opened, cookie as expected -->  open
@@ -94,8 +94,8 @@ class ReconnectingDevice(Device):
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
         return self._call(lambda device: device.read_counter(counter, start, count))
 
-    def cookie(self) -> int | None:
-        return self._call(lambda device: device.cookie(), program=False)
+    def read_cookie(self) -> int | None:
+        return self._call(lambda device: device.read_cookie(), program=False)
 
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
         """Make the switch run `pipeline`, and expect its cookie from now on. All entries there are lost (rule E1)."""
@@ -150,7 +150,7 @@ class ReconnectingDevice(Device):
             try:
                 # A switch that restarted runs no program, or has lost its entries with it: its jobs are over (rule
                 # E1).
-                self._forgotten = device.cookie() != self._cookie
+                self._forgotten = device.read_cookie() != self._cookie
             except BaseException:
                 device.close()
                 raise

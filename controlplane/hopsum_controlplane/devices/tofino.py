@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from hopsum_controlplane.bfruntime.bfrt_encoding import GROUPS, NODES, BfrtEncoding, update
-from hopsum_controlplane.bfruntime.bfrt_messages import ALL_PIPES, CLASSES, UpdateType, message
+from hopsum_controlplane.bfruntime.bfrt_encoding import GROUPS, NODES, BfrtEncoding, make_update
+from hopsum_controlplane.bfruntime.bfrt_messages import ALL_PIPES, CLASSES, UpdateType, new_message
 from hopsum_controlplane.bfruntime.bfrt_schema import BfrtSchema
 from hopsum_controlplane.bfruntime.bfrt_session import BfrtSession
 from hopsum_controlplane.bfruntime.chip import (
@@ -111,7 +111,7 @@ class TofinoDevice(Device):
 
     @property
     def encoding(self) -> BfrtEncoding:
-        """Return the tables of the running program. Raises ControlPlaneError when none of ours runs."""
+        """Return the encoding of the running program's tables. Raises ControlPlaneError when none of ours runs."""
         if self._encoding is None:
             raise ControlPlaneError("the switch runs no program of ours", where=self.where, hint="push one")
         return self._encoding
@@ -137,20 +137,20 @@ class TofinoDevice(Device):
             raise WriteError(updates, failures, where=self.where, hint=hint)
 
     def read_table(self, table: str) -> list[TableEntry]:
-        found = self._read([self.encoding.query(table)])
-        return [self.encoding.decode(entry) for entry in found if not entry.is_default_entry]
+        found = self._read([self.encoding.encode_query(table)])
+        return [self.encoding.decode_entry(entry) for entry in found if not entry.is_default_entry]
 
     def read_groups(self) -> list[MulticastGroup]:
-        groups, nodes = (self._read([self.encoding.fixed(name, {})]) for name in (GROUPS, NODES))
-        return self.encoding.groups(groups, nodes)
+        groups, nodes = (self._read([self.encoding.encode_fixed_entry(name, {})]) for name in (GROUPS, NODES))
+        return self.encoding.decode_groups(groups, nodes)
 
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
         stop = self.encoding.p4info.counters[counter].size if count is None else start + count
-        found = self._read([self.encoding.counter(counter, index) for index in range(start, stop)])
-        cells = dict(self.encoding.packets(counter, entry) for entry in found)
+        found = self._read([self.encoding.encode_counter_query(counter, index) for index in range(start, stop)])
+        cells = dict(self.encoding.decode_counter(counter, entry) for entry in found)
         return [CounterValue(cells[index], 0) for index in range(start, stop)]
 
-    def cookie(self) -> int | None:
+    def read_cookie(self) -> int | None:
         """Return the cookie of the program that runs, None if it is not ours, or its set-up is not complete.
 
         The switch is asked for the last entry of the set-up.
@@ -159,7 +159,7 @@ class TofinoDevice(Device):
         if self._cookie is None:
             return None
         # Tables `loop` of both chips have the same key.
-        last = self.encoding.entry(loop_entries(TOFINO, ())[-1])
+        last = self.encoding.encode_entry(loop_entries(TOFINO, ())[-1])
         last.ClearField("data")
         return self._cookie if self._read([last]) else None
 
@@ -177,7 +177,7 @@ class TofinoDevice(Device):
         self._set_up_ports(chip, setup)
         for port in dict.fromkeys(chip.used_loop_ports(setup.loop_ports)):
             self._set_up_queues(chip, port)
-        # The loop entries come last: `cookie` takes the last of them as the sign that the set-up is complete.
+        # The loop entries come last: `read_cookie` takes the last of them as the sign that the set-up is complete.
         self.write([Insert(entry) for entry in loop_entries(chip, setup.loop_ports)])
 
     def close(self) -> None:
@@ -185,7 +185,7 @@ class TofinoDevice(Device):
 
     def _bind(self) -> None:
         """Become the client of the program that runs, and learn its tables where it is ours."""
-        config = self._session.config(self._push_timeout_s)
+        config = self._session.read_config(self._push_timeout_s)
         if not config.config:
             return
         program = config.config[0]
@@ -205,20 +205,20 @@ class TofinoDevice(Device):
         for port in setup.loop_ports:
             if port not in chip.recirculating:
                 entries[port] = port_data(chip, chip.loop_gbps[port], loop=True)
-        found = [self.encoding.fixed("$PORT", {"$DEV_PORT": port}, data) for port, data in entries.items()]
-        self._set([update(UpdateType.INSERT_OR_MODIFY, entry) for entry in found], f"ports {sorted(entries)}")
+        found = [self.encoding.encode_fixed_entry("$PORT", {"$DEV_PORT": port}, data) for port, data in entries.items()]
+        self._set([make_update(UpdateType.INSERT_OR_MODIFY, entry) for entry in found], f"ports {sorted(entries)}")
 
     def _set_up_queues(self, chip: TofinoFacts, port: int) -> None:
         """Serve the queue of decided packets of a loop port first, and give the queue room."""
         pipe = pipe_of(port)
-        found = self._read([self.encoding.fixed("tm.port.cfg", {"dev_port": port})], pipe=pipe)
+        found = self._read([self.encoding.encode_fixed_entry("tm.port.cfg", {"dev_port": port})], pipe=pipe)
         if not found:
             what, hint = (
                 f"loop port {port} is not there",
                 f"give loop ports of pipes that the chip has, not of pipe {pipe}",
             )
             raise ControlPlaneError(what, where=self.where, hint=hint)
-        values = self.encoding.values("tm.port.cfg", found[0])
+        values = self.encoding.decode_fixed_entry("tm.port.cfg", found[0])
         group, queues = values["pg_id"], values["egress_qid_queues"]
         if len(queues) <= QUEUE_UNDECIDED:
             what = f"loop port {port} has {len(queues)} queues, and the program uses {QUEUE_UNDECIDED + 1}"
@@ -226,11 +226,11 @@ class TofinoDevice(Device):
         keys = [{"pg_id": group, "pg_queue": queues[number]} for number in (QUEUE_DECIDED, QUEUE_UNDECIDED)]
         room = {"guaranteed_cells": guaranteed_cells(chip, port), "tail_drop_enable": False}
         entries = [
-            self.encoding.fixed("tm.queue.sched_cfg", keys[0], {"max_priority": "HIGH"}),
-            self.encoding.fixed("tm.queue.sched_cfg", keys[1], {"max_priority": "LOW"}),
-            self.encoding.fixed("tm.queue.buffer", keys[0], room),
+            self.encoding.encode_fixed_entry("tm.queue.sched_cfg", keys[0], {"max_priority": "HIGH"}),
+            self.encoding.encode_fixed_entry("tm.queue.sched_cfg", keys[1], {"max_priority": "LOW"}),
+            self.encoding.encode_fixed_entry("tm.queue.buffer", keys[0], room),
         ]
-        self._set([update(UpdateType.MODIFY, each) for each in entries], f"queues of loop port {port}", pipe=pipe)
+        self._set([make_update(UpdateType.MODIFY, each) for each in entries], f"queues of loop port {port}", pipe=pipe)
 
     def _set(self, updates: Sequence[Any], what: str, *, pipe: int = ALL_PIPES) -> None:
         if updates and (refused := self._session.write(updates, self._rpc_timeout_s, pipe=pipe)):
@@ -249,7 +249,7 @@ class TofinoDevice(Device):
             return self._encode_group(change, entity)
         if not isinstance(entity, TableEntry):
             raise ControlPlaneError(f"{entity}: a default action", where=self.where, hint="the program's own stays")
-        encoded = self.encoding.update(_KINDS[type(change)], entity)
+        encoded = self.encoding.encode_update(_KINDS[type(change)], entity)
         if isinstance(change, Delete):
             encoded.entity.table_entry.ClearField("data")
         return [encoded]
@@ -257,19 +257,25 @@ class TofinoDevice(Device):
     def _encode_group(self, change: Update, group: MulticastGroup) -> list[Any]:
         """Return updates that leave no moment in which a group that stays has no nodes."""
         encoding, kind = self.encoding, _KINDS[type(change)]
-        found = (encoding.values(GROUPS, entry) for entry in self._read([encoding.fixed(GROUPS, {})]))
+        found = (
+            encoding.decode_fixed_entry(GROUPS, entry)
+            for entry in self._read([encoding.encode_fixed_entry(GROUPS, {})])
+        )
         held = {values["$MGID"]: values.get("$MULTICAST_NODE_ID", []) for values in found}
         if isinstance(change, Insert) == (group.id in held):
             # The switch refuses this update, and the refusal names it.
-            return [update(kind, encoding.group(group.id, []))]
+            return [make_update(kind, encoding.encode_group(group.id, []))]
         old = held.get(group.id, [])
-        gone = [update(UpdateType.DELETE, encoding.node(number)) for number in old]
+        gone = [make_update(UpdateType.DELETE, encoding.encode_node(number)) for number in old]
         if isinstance(change, Delete):
-            return [update(kind, encoding.group(group.id)), *gone]
-        nodes = encoding.nodes(group, old)
+            return [make_update(kind, encoding.encode_group(group.id)), *gone]
+        nodes = encoding.plan_nodes(group, old)
         # A node of a batch that broke off may be there.
-        new = [update(UpdateType.INSERT_OR_MODIFY, encoding.node(number, *node)) for number, node in nodes.items()]
-        return [*new, update(kind, encoding.group(group.id, list(nodes))), *gone]
+        new = [
+            make_update(UpdateType.INSERT_OR_MODIFY, encoding.encode_node(number, *node))
+            for number, node in nodes.items()
+        ]
+        return [*new, make_update(kind, encoding.encode_group(group.id, list(nodes))), *gone]
 
     def _write_part(
         self, batch: Sequence[Update], parts: Sequence[Sequence[Any]], at: int, stop: int
@@ -306,7 +312,7 @@ def chip_of(pipeline: PipelineConfig) -> TofinoFacts:
     return CHIPS[arch]
 
 
-def set_up(
+def add_port_setup(
     pipeline: PipelineConfig,
     ports: Iterable[int],
     loop_ports: tuple[int, ...],
@@ -323,7 +329,7 @@ def set_up(
     chip.check_ports(ports)
     chip.check_loop_ports(loop_ports)
     chip.check_speeds(speeds_gbps)
-    if (told := chip.overload(speeds_gbps, loop_ports)) is not None:
+    if (told := chip.overload_warning(speeds_gbps, loop_ports)) is not None:
         _log.warning("switch %r: %s", switch, told)
     return TofinoPipeline(pipeline.device_config, pipeline.p4info, ChipSetup(loop_ports, dict(speeds_gbps)))
 
@@ -355,7 +361,7 @@ def _pack(conf: Path, description: Any) -> bytes:
     if len(programs) != 1:
         raise ValueError(f"{len(programs)} programs")
     (program,) = programs
-    config = message("ForwardingPipelineConfig", p4_name=program["program-name"])
+    config = new_message("ForwardingPipelineConfig", p4_name=program["program-name"])
     config.bfruntime_info = _read(conf, program["bfrt-config"])
     for pipeline in program["p4_pipelines"]:
         profile = config.profiles.add(profile_name=pipeline["p4_pipeline_name"], pipe_scope=pipeline["pipe_scope"])

@@ -11,6 +11,6 @@ SWITCH_ADDRESS = "switch_address"
 
 
 def switch_address(switch: SwitchEndpoint) -> TableEntry:
-    """Build the entry that makes packets to the switch's address the service's, and answers ARP and ping for it."""
+    """Build the entry by which the switch accepts packets to its service, and answers ARP and ping for its address."""
     match = {"address": ipv4_to_int(switch.ip)}
     return TableEntry(SWITCH_ADDRESS, match, "set_switch_mac", {"mac": mac_to_int(switch.mac)})

@@ -67,8 +67,8 @@ class RecordingDevice(Device):
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
         return self._device.read_counter(counter, start, count)
 
-    def cookie(self) -> int | None:
-        return self._device.cookie()
+    def read_cookie(self) -> int | None:
+        return self._device.read_cookie()
 
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
         """Push a program, which is not recorded: every recording begins with empty tables."""

@@ -112,7 +112,7 @@ class FakeDevice(Device):
         stop = size if count is None else start + count
         return [CounterValue(cells.get(index, 0), 0) for index in range(start, stop)]
 
-    def cookie(self) -> int | None:
+    def read_cookie(self) -> int | None:
         return self._cookie
 
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:

@@ -33,7 +33,7 @@ def member(rank: int, life: int = 0, udp_port: int | None = None) -> Member:
 
 
 def job_of(now: JobRecord, generation: int) -> Job:
-    return Job.at(now.next_spec(), SWITCH, generation, now.job_index, now.region)
+    return Job.build(now.next_spec(), SWITCH, generation, now.job_index, now.region)
 
 
 def forming(workers: int = 2, quorum: int | None = None) -> JobRecord:

@@ -115,7 +115,7 @@ def test_sessions_show_reconnects(make_cluster: MakeCluster) -> None:
     switch = FakeDevice()
     cluster = make_cluster()
     cluster.devices = {"s1": ReconnectingDevice(lambda: switch, 0)}
-    switch.cookie = lambda: 0  # type: ignore[method-assign]
+    switch.read_cookie = lambda: 0  # type: ignore[method-assign]
     cluster.start()
     assert values_of(cluster.controller)['switch_sessions_total{switch="s1"}'] == 1
 

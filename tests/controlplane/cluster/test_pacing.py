@@ -51,7 +51,7 @@ def test_a_job_that_churns_delays_no_other(make_cluster: MakeCluster) -> None:
     (churner,) = cluster.run("aaa", workers=1)
     line = cluster.controller._reconcilers["s1"]
     device = cluster.devices["s1"]
-    written, read = device.write, device.cookie  # type: ignore[attr-defined]
+    written, read = device.write, device.read_cookie  # type: ignore[attr-defined]
     looks = 0
 
     def write(*updates: object, **options: object) -> object:
@@ -62,12 +62,12 @@ def test_a_job_that_churns_delays_no_other(make_cluster: MakeCluster) -> None:
             churner.start_again()
         return result
 
-    def cookie() -> object:
+    def read_cookie() -> object:
         nonlocal looks
         looks += 1
         return read()
 
-    device.write, device.cookie = write, cookie  # type: ignore[attr-defined,method-assign]
+    device.write, device.read_cookie = write, read_cookie  # type: ignore[attr-defined,method-assign]
     busy: list[None] = []
     others = cluster.make("zzy", workers=2)
     busy.extend([None] * 500)

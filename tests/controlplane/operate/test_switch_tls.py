@@ -98,7 +98,7 @@ def listens(host: str, port: int) -> bool:
 def test_a_session_needs_both_certificates(folder: Path, stack: ExitStack, driver: str) -> None:
     address = start_with_tls(folder, stack)[1] if driver == "native" else start_bmv2(folder, stack)
     with open_device(driver, address, tls=tls(folder)) as device:
-        assert device.cookie() is None
+        assert device.read_cookie() is None
     assert "something listens there: if it speaks TLS, give its authority (tls_ca)" in why(address, None, driver)
     stranger = SwitchTls(folder / "server.pem")  # which has certified nobody
     assert "CERTIFICATE_VERIFY_FAILED" in why(address, stranger, driver)
@@ -110,7 +110,7 @@ def test_clients_are_named_and_shut_out(folder: Path, stack: ExitStack, capsys: 
     names.write_text("# who may call\ncontroller\nalice\n")
     switch, address = start_with_tls(folder, stack, "--tls-client-names", str(names))
     device = stack.enter_context(open_device("native", address, tls=tls(folder)))
-    assert device.cookie() is None
+    assert device.read_cookie() is None
     asking = ["--grpc", address, "--tls-ca", str(folder / "ca.pem")]
     asking += ["--tls-certificate", str(folder / "alice.pem"), "--tls-key", str(folder / "alice.key"), "ports"]
     assert switch_ctl(asking) == 0
@@ -123,7 +123,7 @@ def test_clients_are_named_and_shut_out(folder: Path, stack: ExitStack, capsys: 
     names.write_text("alice\n")
     hang_up("SIGHUP: read certificates, key and names of clients again")
     with pytest.raises(ControlPlaneError):
-        device.cookie()  # its session was ended
+        device.read_cookie()  # its session was ended
     assert "certificate 'controller' is not among the names that may call this switch" in why(address, tls(folder))
     assert switch_ctl(asking) == 0
     names.unlink()
@@ -145,7 +145,7 @@ def test_certificates_are_replaced(folder: Path, stack: ExitStack) -> None:
         type_in(folder, block)
     os.kill(switch.pid, signal.SIGHUP)
     switch.wait_for(lambda: "SIGHUP: read certificates" in switch.log_text(), "the new certificates", START_S)
-    assert device.cookie() is None
+    assert device.read_cookie() is None
     device.close()
     open_device("native", address, tls=tls(folder)).close()
     (folder / "old.pem").write_bytes(old)
@@ -240,5 +240,5 @@ def test_bf_runtime_with_tls(folder: Path) -> None:
     credentials = grpc.ssl_server_credentials([pair], (folder / "ca.pem").read_bytes(), require_client_auth=True)
     with bf_runtime(credentials) as chip:
         with open_device("tofino", chip.address, tls=tls(folder)) as device:
-            assert device.cookie() is None, "no program"
+            assert device.read_cookie() is None, "no program"
         assert "no BF Runtime server answered in 2 s" in why(chip.address, None, "tofino")

@@ -14,7 +14,7 @@ import pytest
 from google.protobuf import text_format
 
 from hopsum_base.p4runtime import p4info_pb2
-from hopsum_controlplane.devices.tofino import TofinoPipeline, load_program, set_up
+from hopsum_controlplane.devices.tofino import TofinoPipeline, add_port_setup, load_program
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.program import HALF_WORD_KEYS, PAIRS
 
@@ -90,7 +90,7 @@ def conf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tofino_pipeline(conf: Path) -> TofinoPipeline:
-    return set_up(load_program(conf), [1], (68, 192), {1: 100})
+    return add_port_setup(load_program(conf), [1], (68, 192), {1: 100})
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from hopsum_controlplane.bfruntime.chip import CHIPS, ChipSetup
 from hopsum_controlplane.cluster import Pending, device_factories, load_pipelines
 from hopsum_controlplane.cluster.cluster_config import LinkConfig
 from hopsum_controlplane.devices.device import PipelineConfig
-from hopsum_controlplane.devices.tofino import TofinoPipeline, chip_of, load_program, set_up
+from hopsum_controlplane.devices.tofino import TofinoPipeline, add_port_setup, chip_of, load_program
 from hopsum_wire import Op
 from hopsum_wire.membership import parse_membership
 
@@ -29,7 +29,7 @@ OURS = PipelineConfig(b"{}", "")
 def test_each_switch_has_its_program(tmp_path: Path, conf: Path) -> None:
     chip = replace(switch_config(2), driver="tofino", device_id=DEVICE_ID, program=conf)
     cluster = Cluster(tmp_path, (switch_config(1), chip), {})
-    assert load_pipelines(cluster.config, OURS) == {"s1": OURS, "s2": set_up(load_program(conf), [], (), {})}
+    assert load_pipelines(cluster.config, OURS) == {"s1": OURS, "s2": add_port_setup(load_program(conf), [], (), {})}
     missing = replace(chip, program=tmp_path / "none.conf")
     with pytest.raises(ControlPlaneError, match=r"none\.conf: cannot be read"):
         load_pipelines(replace(cluster.config, switches=(missing,)), OURS)

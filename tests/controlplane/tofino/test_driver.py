@@ -22,10 +22,10 @@ from hopsum_controlplane import (
     WriteError,
 )
 from hopsum_controlplane.bfruntime.bfrt_schema import BfrtSchema
-from hopsum_controlplane.bfruntime.chip import TOFINO, TOFINO2, TofinoFacts, guaranteed_cells, spread
+from hopsum_controlplane.bfruntime.chip import TOFINO, TOFINO2, TofinoFacts, guaranteed_cells, spread_slot_groups
 from hopsum_controlplane.devices.device import Device, ensure_pipeline
 from hopsum_controlplane.devices.drivers import check_target, open_device
-from hopsum_controlplane.devices.tofino import TofinoDevice, TofinoPipeline, load_program, set_up
+from hopsum_controlplane.devices.tofino import TofinoDevice, TofinoPipeline, add_port_setup, load_program
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.entry_plan import plan
 from hopsum_controlplane.errors import NotPrimaryError, SessionLostError
@@ -75,7 +75,7 @@ def test_a_build_is_pushed(chip: BfRuntime, device: TofinoDevice, tofino_pipelin
     program = device.program
     device.close()
     with open_when_free(chip) as again:
-        assert again.cookie() == tofino_pipeline.cookie
+        assert again.read_cookie() == tofino_pipeline.cookie
         assert again.program == program
 
 
@@ -92,7 +92,7 @@ def open_when_free(chip: BfRuntime, **options: Any) -> TofinoDevice:
 def chip_entries(chip: BfRuntime, device: TofinoDevice, name: str) -> list[dict[str, Any]]:
     assert chip.tables is not None
     held = chip.tables.entries[chip.tables.named(name)["id"]]
-    return [{"pipe": key[0], **device.encoding.values(name, entry)} for key, entry in held.items()]
+    return [{"pipe": key[0], **device.encoding.decode_fixed_entry(name, entry)} for key, entry in held.items()]
 
 
 def test_ports_queues_and_loops_are_set_up(chip: BfRuntime, device: TofinoDevice) -> None:
@@ -126,9 +126,9 @@ def test_a_set_up_that_breaks_off_is_made_again(chip: BfRuntime, tofino_pipeline
         with pytest.raises(ControlPlaneError, match="Write failed"):
             device.set_pipeline_config(tofino_pipeline)
         chip.before_writes = None
-        assert device.cookie() is None
+        assert device.read_cookie() is None
         assert ensure_pipeline(device, tofino_pipeline)
-        assert device.cookie() == tofino_pipeline.cookie
+        assert device.read_cookie() == tofino_pipeline.cookie
         assert len(chip.pushed) == 2
 
 
@@ -136,14 +136,14 @@ def test_a_loop_port_of_a_pipe_that_is_not_there(chip: BfRuntime, conf: Path) ->
     """Many chips have two pipes of four."""
     with TofinoDevice(chip.address, DEVICE_ID) as device:
         with pytest.raises(ControlPlaneError, match=r"loop port 324 is not there; give .*, not of pipe 2"):
-            device.set_pipeline_config(set_up(load_program(conf), [1], (68, 324), {}))
-        assert device.cookie() is None
+            device.set_pipeline_config(add_port_setup(load_program(conf), [1], (68, 324), {}))
+        assert device.read_cookie() is None
 
 
 def test_another_set_up_is_another_cookie(conf: Path, tofino_pipeline: TofinoPipeline) -> None:
     """Slots never move to another pipe under a job."""
     program = load_program(conf)
-    others = [set_up(program, [1], loops, speeds) for loops in ((68,), (192, 68)) for speeds in ({}, {1: 100})]
+    others = [add_port_setup(program, [1], loops, speeds) for loops in ((68,), (192, 68)) for speeds in ({}, {1: 100})]
     assert len({each.cookie for each in (*others, tofino_pipeline)}) == 5
 
 
@@ -157,7 +157,7 @@ def test_another_set_up_is_another_cookie(conf: Path, tofino_pipeline: TofinoPip
 )
 def test_slots_are_spread_by_speed(chip_name: str, ports: tuple[int, ...], share: dict[int, int]) -> None:
     facts = {"tofino": TOFINO, "tofino2": TOFINO2}[chip_name]
-    given = spread(facts, ports)
+    given = spread_slot_groups(facts, ports)
     assert {port: given.count(port) for port in given} == share
     assert set(given[: len(set(given))]) >= {port for port, groups in share.items() if groups > 5}, "by turns"
 
@@ -174,7 +174,7 @@ def test_slots_are_spread_by_speed(chip_name: str, ports: tuple[int, ...], share
 def test_more_than_the_loop_ports_carry_is_a_warning(
     conf: Path, caplog: pytest.LogCaptureFixture, loops: tuple[int, ...], speeds: dict[int, int], told: str | None
 ) -> None:
-    set_up(load_program(conf), [1], loops, speeds, "s2")
+    add_port_setup(load_program(conf), [1], loops, speeds, "s2")
     warnings = [each.getMessage() for each in caplog.records]
     assert len(warnings) == (told is not None)
     for each in warnings:
@@ -200,7 +200,7 @@ def test_set_ups_that_cannot_work(
     conf: Path, ports: list[int], loops: tuple[int, ...], speeds: dict[int, int], message: str
 ) -> None:
     with pytest.raises(ControlPlaneError, match=message):
-        set_up(load_program(conf), ports, loops, speeds)
+        add_port_setup(load_program(conf), ports, loops, speeds)
 
 
 @pytest.mark.parametrize("chip_name", ["tofino", "tofino2"])
@@ -242,7 +242,7 @@ ENDPOINT = SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.254")
 
 
 def job_of(device: TofinoDevice, spec: JobSpec) -> Job:
-    return Job.at(spec, ENDPOINT, 77, 5, SlotRange(32, spec.slots), code_group=device.program.code_group)
+    return Job.build(spec, ENDPOINT, 77, 5, SlotRange(32, spec.slots), code_group=device.program.code_group)
 
 
 def installed_entries(device: TofinoDevice) -> dict[tuple[object, ...], object]:
@@ -375,7 +375,7 @@ def why_lost(device: TofinoDevice) -> str:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
-            device.cookie()
+            device.read_cookie()
         except SessionLostError as error:
             return error.what
         except ControlPlaneError:
@@ -413,7 +413,7 @@ def test_a_foreign_program_is_pushed_over(chip: BfRuntime, tofino_pipeline: Tofi
     assert chip.config is not None
     chip.config.p4_name = "basic_switching"
     with open_when_free(chip) as device:
-        assert device.cookie() is None
+        assert device.read_cookie() is None
         with pytest.raises(ControlPlaneError, match="runs no program of ours; push one"):
             device.read_table("jobs")
         assert ensure_pipeline(device, tofino_pipeline)

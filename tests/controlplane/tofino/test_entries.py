@@ -12,8 +12,8 @@ from google.protobuf import text_format
 
 from hopsum_base.p4runtime import p4info_pb2
 from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchEndpoint, WorkerEndpoint
-from hopsum_controlplane.bfruntime.bfrt_encoding import BfrtEncoding, update
-from hopsum_controlplane.bfruntime.bfrt_messages import UpdateType, message
+from hopsum_controlplane.bfruntime.bfrt_encoding import BfrtEncoding, make_update
+from hopsum_controlplane.bfruntime.bfrt_messages import UpdateType, new_message
 from hopsum_controlplane.bfruntime.bfrt_schema import BfrtSchema
 from hopsum_controlplane.entries import Entity, MulticastGroup, TableEntry
 from hopsum_controlplane.entry_plan import decides_sums, plan
@@ -30,7 +30,7 @@ WORKERS = tuple(
     WorkerEndpoint(rank, 128 + 4 * rank, f"02:00:00:00:01:{rank:02x}", f"10.0.0.{rank + 1}", 4000 + rank)
     for rank in range(2)
 )
-JOB = Job.at(
+JOB = Job.build(
     JobSpec("job", WORKERS, 16, {"table": TABLE}, quorum=2),
     SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.254"),
     0x66554433,
@@ -55,20 +55,25 @@ def encoding_of(chip: str) -> BfrtEncoding:
 
 def inserted(encoding: BfrtEncoding, entity: Entity) -> list[Any]:
     if not isinstance(entity, MulticastGroup):
-        return [encoding.update(UpdateType.INSERT, entity)]
-    nodes = encoding.nodes(entity)
-    entries = [*(encoding.node(number, *node) for number, node in nodes.items()), encoding.group(entity.id, [*nodes])]
-    return [update(UpdateType.INSERT, entry) for entry in entries]
+        return [encoding.encode_update(UpdateType.INSERT, entity)]
+    nodes = encoding.plan_nodes(entity)
+    entries = [
+        *(encoding.encode_node(number, *node) for number, node in nodes.items()),
+        encoding.encode_group(entity.id, [*nodes]),
+    ]
+    return [make_update(UpdateType.INSERT, entry) for entry in entries]
 
 
 @pytest.mark.parametrize("chip", CHIPS)
 def test_entries_on_the_wire(chip: str) -> None:
     """Some lookups are ternary, and have a mask and a priority."""
     encoding = encoding_of(chip)
-    request = message("WriteRequest")
+    request = new_message("WriteRequest")
     for entity in shown(read_program(encoding.p4info)):
         request.updates.extend(inserted(encoding, entity))
-    golden = text_format.Parse(Path(__file__).with_name(f"entries.{chip}.txtpb").read_text(), message("WriteRequest"))
+    golden = text_format.Parse(
+        Path(__file__).with_name(f"entries.{chip}.txtpb").read_text(), new_message("WriteRequest")
+    )
     assert text_format.MessageToString(request) == text_format.MessageToString(golden)
 
 
@@ -101,7 +106,7 @@ def test_software_switches_are_written_as_before() -> None:
     assert plan(JOB, V1MODEL) == plan(JOB)
     assert plan(JOB).steps == (plan(JOB).support, plan(JOB).admission)
     assert read_program(P4Info(p4info_pb2.P4Info())).job_tables == ("jobs", "workers", "lookup", "rewrite")
-    assert not read_program(p4info_of("tofino")).trees
+    assert not read_program(p4info_of("tofino")).supports_trees
 
 
 def test_programs_with_halves_that_do_not_fit() -> None:

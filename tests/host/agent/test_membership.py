@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, job_membership, write_membership
-from hopsum_controlplane.membership_file import write_file
+from hopsum_controlplane.membership_file import write_membership_file
 from hopsum_controlplane.resource_allocator import SlotRange
 from hopsum_wire.generations import Decided, Resume
 from hopsum_wire.membership import Endpoint, MembershipError, parse_membership, read_membership
@@ -54,11 +54,11 @@ def test_what_the_control_plane_writes_is_read(path: Path) -> None:
 
 
 def test_who_is_below_the_same_leaf(path: Path) -> None:
-    write_file(job_membership(make_job()), path)
+    write_membership_file(job_membership(make_job()), path)
     assert [read_membership(path).rack(rank) for rank in (0, 1)] == [(0, 1)] * 2, "one switch has all"
-    write_file(job_membership(make_job(), leaves={0: 0, 1: 1}), path)
+    write_membership_file(job_membership(make_job(), leaves={0: 0, 1: 1}), path)
     assert [read_membership(path).rack(rank) for rank in (0, 1)] == [(0,), (1,)]
-    write_file(job_membership(make_job(), leaves={1: 1}), path)
+    write_membership_file(job_membership(make_job(), leaves={1: 1}), path)
     assert [read_membership(path).rack(rank) for rank in (0, 1)] == [(0, 1), (1,)], "rank 0 is at the root"
     with pytest.raises(MembershipError, match=r"workers\[1\]\.leaf is 64, not an integer of 0 \.\. 63"):
         parse_membership(path.read_text().replace('"leaf": 1', '"leaf": 64'))
