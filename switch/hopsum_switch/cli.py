@@ -192,7 +192,7 @@ def _told(manager: ServiceManager, server: SwitchServer) -> Iterator[None]:
 
     def watch(watchdog_s: float) -> None:
         while not over.wait(watchdog_s / _BEATS_PER_WATCHDOG):
-            if server.dataplane.answers(watchdog_s / _BEATS_PER_WATCHDOG):
+            if server.dataplane.responds_within(watchdog_s / _BEATS_PER_WATCHDOG):
                 manager.alive()
 
     manager.ready(f"serves P4Runtime at {server.grpc_address}")

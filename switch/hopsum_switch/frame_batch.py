@@ -49,7 +49,7 @@ class Batch:
             raise ValueError(f"a frame lies outside the buffer of {self.data.size} bytes")
 
     @classmethod
-    def of(cls, ports: Collection[int], frames: Collection[bytes]) -> Batch:
+    def from_frames(cls, ports: Collection[int], frames: Collection[bytes]) -> Batch:
         """Return a batch of copies of frames, each with its ingress port. Raises ValueError: the numbers differ."""
         lengths = np.array([len(frame) for frame in frames], np.uint64)
         offsets = np.concatenate([np.zeros(1, np.uint64), np.cumsum(lengths, dtype=np.uint64)])[:-1]

@@ -36,8 +36,8 @@ def default_address() -> str:
     return f"{_UNIX}{_default_folder() / 'switch.sock'}"
 
 
-def listen(add_port: Callable[[str], int], address: str) -> str:
-    """Listen by `add_port` (grpc.Server.add_insecure_port) and return the address, port 0 replaced by the real one.
+def bind_address(add_port: Callable[[str], int], address: str) -> str:
+    """Bind a server to `address` by `add_port` (grpc.Server.add_insecure_port). Return it with the real port for 0.
 
     For `default_address()` the folder is made if there is none. A socket that a dead process left is replaced.
 

@@ -27,7 +27,7 @@ from hopsum_base.internal_error import internal_error
 from hopsum_base.quiet_grpc import details, grpc
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import InvalidArgumentError
-from hopsum_switch.observe.snapshot import SnapshotError, freeze
+from hopsum_switch.observe.snapshot import SnapshotError, take_snapshot
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.port import PortError
 from hopsum_switch.ports.udp import UdpPort, parse_udp_address
@@ -95,7 +95,7 @@ class Management:
             raise BadRequestError(f"names must be strings, not {names!r}")
         with self._dataplane.gate.control():
             # Only the copy is made under the gate. Packets continue while it is turned into JSON.
-            frozen = freeze(self._engine())
+            frozen = take_snapshot(self._engine())
         return frozen.as_json(names)
 
     def _engine(self) -> Engine:
@@ -143,13 +143,13 @@ class ManagementClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connection to the switch."""
+        """Close the connection to the switch. Nothing is sent."""
         self._channel.close()
 
     def bind_udp(self, port: int, address: str, shown_as: str | None = None) -> str:
         """Open switch port `port` on UDP HOST:PORT (PORT 0: any free one) and return the bound HOST:PORT.
 
-        `shown_as`: the switch's address in frames, as IP:UDPPORT. None: the bound address.
+        `shown_as`: the switch's address in frames, as IP:UDPPORT. None: the bound address. Raises ManagementError.
         """
         request: Json = {"port": port, "address": address}
         if shown_as is not None:
@@ -157,15 +157,18 @@ class ManagementClient:
         return str(self._call("BindUdp", request)["address"])
 
     def list_ports(self) -> dict[int, Json]:
-        """Return the description of every port by its number: kind, addresses and counters."""
+        """Ask for every port's kind, addresses and counters, and return them by port number. Raises ManagementError."""
         return {int(number): shown for number, shown in self._call("ListPorts", {})["ports"].items()}
 
     def stats(self) -> Json:
-        """Return the counts of the whole switch since its start: packets, drops, faults, digests and times."""
+        """Ask for the counts of the switch since its start, and return them. Raises ManagementError."""
         return self._call("Stats", {})
 
     def snapshot(self, names: Sequence[str] = ()) -> Json:
-        """Return registers and indexed counters at one moment, as `Snapshot.as_json` does. Empty `names`: all."""
+        """Ask for registers and indexed counters at one moment, and return them as `Snapshot.as_json` does.
+
+        Empty `names`: all. Raises ManagementError.
+        """
         return self._call("Snapshot", {"names": list(names)})
 
     def _call(self, method: str, request: Json) -> Json:

@@ -23,9 +23,9 @@ from pathlib import Path
 from hopsum_base.p4runtime import p4runtime_pb2_grpc
 from hopsum_base.quiet_grpc import SERVER_OPTIONS, grpc
 from hopsum_switch.engine import Engine
-from hopsum_switch.grpc_address import ServerError, ServerTls, listen
+from hopsum_switch.grpc_address import ServerError, ServerTls, bind_address
 from hopsum_switch.management import Management, add_to_server
-from hopsum_switch.p4runtime.p4info_index import parse_text
+from hopsum_switch.p4runtime.p4info_index import parse_p4info
 from hopsum_switch.p4runtime.pipeline_config import EngineFactory
 from hopsum_switch.p4runtime.service import MAX_STREAMS, P4RuntimeService, RequestParser
 from hopsum_switch.ports.capture import CaptureFolder
@@ -97,7 +97,7 @@ class SwitchServer:
 
         Raises P4RuntimeError if the program cannot run here or the two do not fit. The previous program continues.
         """
-        self._service.load(parse_text(p4info_text), program_json)
+        self._service.load(parse_p4info(p4info_text), program_json)
 
     def open(self) -> None:
         """Serve gRPC, and set `grpc_address` to the real address. Raises ServerError: the address is not free."""
@@ -110,7 +110,7 @@ class SwitchServer:
         p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(self._service, server)
         add_to_server(self.management, server)
         try:
-            address = listen(self._add_port(server), self._asked_address)
+            address = bind_address(self._add_port(server), self._asked_address)
         except ServerError:
             server.stop(None)
             raise

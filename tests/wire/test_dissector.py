@@ -93,7 +93,7 @@ def test_a_capture_of_the_switch_with_two_sections(tmp_path: Path, frames: list[
     folder = CaptureFolder(tmp_path)
     for frame in frames[:2]:
         memory = MemoryPort()
-        port = folder.around(1, memory)
+        port = folder.capture_port(1, memory)
         memory.inject(frame)
         assert port.receive() == [frame]
         port.send(frame)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..program.ir import ActionIR, Jump, JumpIfZero, Operation
-from .expressions import function
+from .expressions import compile_function
 from .observed import ObservedWriter
 from .packet import PacketState
 from .primitives import Environment, OperationWriter
@@ -44,12 +44,12 @@ def compile_operations(
     # A local name: the generated code reads it for every field.
     writer.lines.append("v = p.values")
     if any(isinstance(op, Jump | JumpIfZero) for op in body):
-        writer.namespace["take_step"] = environment.steps.take
+        writer.namespace["take_step"] = environment.steps.spend
         _write_blocks(body, writer)
     else:
         for operation in body:
             writer.write(operation)
-    return function(name, "p, a", writer.lines, writer.namespace)
+    return compile_function(name, "p, a", writer.lines, writer.namespace)
 
 
 def _write_blocks(body: tuple[Operation, ...], writer: OperationWriter) -> None:
@@ -76,7 +76,7 @@ def _write_block(
             # A jump within its own block leads to the start of it, so it goes back as well.
             goes_back = target <= number
             if isinstance(operation, JumpIfZero):
-                following = f"{following} if {writer.jumps(operation)} else {target}"
+                following = f"{following} if {writer.jump_value(operation)} else {target}"
             else:
                 following = target
         else:

@@ -42,7 +42,7 @@ class ExpressionWriter:
 
     def stored(self, expr: ex.DataExpr, field: ex.FieldIR) -> str:
         """Return source that yields an integer wrapped to a field's width."""
-        return wrapped(self.data(expr), expr, field)
+        return wrap_to_field(self.data(expr), expr, field)
 
     def field(self, field: ex.FieldIR) -> str:
         """Return source that reads a field."""
@@ -130,7 +130,7 @@ class ExpressionWriter:
         return self.temporary(f"t{self._temporaries}", text), 1
 
 
-def wrapped(text: str, expr: ex.DataExpr, field: ex.FieldIR) -> str:
+def wrap_to_field(text: str, expr: ex.DataExpr, field: ex.FieldIR) -> str:
     """Return source that wraps the value of source `text`, of the type of `expr`, to a field's width and sign."""
     if field.signed:
         fits = expr.type.as_signed().bits <= field.bits
@@ -149,8 +149,8 @@ def wrap(value: int, bits: int) -> int:
 NAMESPACE: dict[str, Any] = {"wrap": wrap, "wrap_field": wrap_signed}
 
 
-def function(name: str, arguments: str, lines: list[str], namespace: dict[str, Any]) -> Callable[..., Any]:
-    """Return the Python function with a body of source lines. `namespace` has the names that the body may use."""
+def compile_function(name: str, arguments: str, lines: list[str], namespace: dict[str, Any]) -> Callable[..., Any]:
+    """Compile a Python function with a body of source lines. `namespace` has the names that the body may use."""
     body = "\n".join(f"    {line}" for line in lines or ["pass"])
     scope = {**NAMESPACE, **namespace}
     exec(compile(f"def run({arguments}):\n{body}\n", f"<{name}>", "exec"), scope)
@@ -161,7 +161,7 @@ def function(name: str, arguments: str, lines: list[str], namespace: dict[str, A
 def compile_data(expr: ex.DataExpr, writer: ExpressionWriter, name: str) -> Callable[[list[int]], int]:
     """Return a function from values to the integer of an expression without action arguments. `writer` is a new one."""
     result = writer.data(expr)
-    return function(name, "v", [*writer.lines, f"return {result}"], writer.namespace)
+    return compile_function(name, "v", [*writer.lines, f"return {result}"], writer.namespace)
 
 
 def compile_tuple(
@@ -170,10 +170,10 @@ def compile_tuple(
     """Return a function from values to several integers, each cut to its number of bits. `writer` is a new one."""
     results = [f"{writer.data(expr)} & {(1 << width) - 1:#x}" for expr, width in zip(exprs, bits, strict=True)]
     values = "".join(f"{each}, " for each in results)
-    return function(name, "v", [*writer.lines, f"return ({values})"], writer.namespace)
+    return compile_function(name, "v", [*writer.lines, f"return ({values})"], writer.namespace)
 
 
 def compile_condition(expr: ex.BoolExpr, writer: ExpressionWriter, name: str) -> Callable[[list[int]], object]:
     """Return a function from values to the truth of a condition. `writer` is a new one."""
     result = writer.condition(expr)
-    return function(name, "v", [*writer.lines, f"return {result}"], writer.namespace)
+    return compile_function(name, "v", [*writer.lines, f"return {result}"], writer.namespace)

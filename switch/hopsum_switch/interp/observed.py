@@ -181,16 +181,16 @@ class ObservedWriter(OperationWriter):
         self._action = action
         super().__init__(environment)
 
-    def expressions(self) -> ExpressionWriter:
+    def make_expression_writer(self) -> ExpressionWriter:
         """Return a writer of operations' expressions that reports reads of invalid headers."""
         self._observed = ObservedExpressionWriter(self._environment, self._observer, None)
         return self._observed
 
-    def jumps(self, operation: p4.JumpIfZero) -> str:
+    def jump_value(self, operation: p4.JumpIfZero) -> str:
         """Return source for the value that a jump tests, which also reports the branch to an observer with `values`."""
         name, source = self._place(operation)
         self._observed.source = source
-        text = super().jumps(operation)
+        text = super().jump_value(operation)
         if not self._observer.values:
             return text
         named = named_values(operation.value, self._layout, self._observer)
@@ -223,9 +223,9 @@ class ObservedWriter(OperationWriter):
             values = "".join(f"{self.data(value)}, " for value in operation.values)
             self.lines.append(f"{tell}({text!r} % ({values}))")
 
-    def outside(self, access: str, array: p4.CellArray) -> Callable[[int], None]:
-        """Return the function for an index outside an array. It counts and reports the access."""
-        count, (_, source) = super().outside(access, array), self._place(self._operation)
+    def outside_counter(self, access: str, array: p4.CellArray) -> Callable[[int], None]:
+        """Return the function that generated code calls with an index outside an array: it counts and reports it."""
+        count, (_, source) = super().outside_counter(access, array), self._place(self._operation)
 
         def tell(index: int) -> None:
             count(index)

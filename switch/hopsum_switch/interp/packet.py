@@ -55,8 +55,8 @@ class ValueLayout:
         first = header.fields[0].slot if header.fields else 0
         return first, first + len(header.fields)
 
-    def fresh(self) -> list[int]:
-        """Return a new list of the values of a packet before parsing: only metadata is valid, all fields are 0."""
+    def initial_values(self) -> list[int]:
+        """Return a new list with the values of a packet before parsing: only metadata is valid, all fields are 0."""
         return self._template.copy()
 
     def reset_metadata(self, values: list[int], source: list[int], preserved: Slots) -> None:
@@ -66,7 +66,7 @@ class ValueLayout:
         for slot in preserved:
             values[slot] = source[slot]
 
-    def replica(self, values: list[int]) -> list[int]:
+    def replicate_values(self, values: list[int]) -> list[int]:
         """Return a copy of values in which the fields of invalid headers are 0."""
         copy = values.copy()
         for valid, first, end in self._spans:
@@ -105,7 +105,7 @@ class PacketState:
 
     def replicate(self, layout: ValueLayout) -> PacketState:
         """Return a copy for another egress port. The copy is not cut by truncate()."""
-        copy = PacketState(layout.replica(self.values), self.data, self.port, self.now_us)
+        copy = PacketState(layout.replicate_values(self.values), self.data, self.port, self.now_us)
         copy.length = self.length
         copy.received = self.received
         return copy

@@ -103,7 +103,7 @@ class _StateOfCycle:
     def run(self, packet: PacketState) -> str | None:
         following = self._state.run(packet)
         if following in self._cycle:
-            self._steps.take()
+            self._steps.spend()
         return following
 
 

@@ -18,7 +18,7 @@ from ..state.copies import MAX_SESSION_ID
 from ..state.program_state import ProgramState
 from ..state.randomness import RandomStream
 from .calculations import Calculations
-from .expressions import ExpressionWriter, wrapped
+from .expressions import ExpressionWriter, wrap_to_field
 from .observer import Observer
 from .packet import Slots, ValueLayout
 
@@ -35,14 +35,14 @@ class Steps:
     """The budget of one received frame. See `program.frame_budget`."""
 
     def __init__(self) -> None:
-        self.renew()
+        self.refill()
 
-    def renew(self) -> None:
-        """Give the next frame a whole budget."""
+    def refill(self) -> None:
+        """Set the budget to MAX_STEPS, for the next frame."""
         self._left = MAX_STEPS
 
-    def take(self) -> None:
-        """Take one step from the budget of the packet. Raises OutOfStepsError: the budget is used up."""
+    def spend(self) -> None:
+        """Subtract one step from the frame's budget. Raises OutOfStepsError: none is left."""
         if not self._left:
             raise OutOfStepsError
         self._left -= 1
@@ -82,18 +82,18 @@ class OperationWriter:
         self.namespace: dict[str, Any] = {}
         self._environment = environment
         self._layout = environment.layout
-        self._expressions = self.expressions()
+        self._expressions = self.make_expression_writer()
         self._expressions.lines, self._expressions.namespace = self.lines, self.namespace
 
-    def expressions(self) -> ExpressionWriter:
-        """Return the writer of operations' expressions."""
+    def make_expression_writer(self) -> ExpressionWriter:
+        """Return a new writer of operations' expressions."""
         return ExpressionWriter(self._environment.layout)
 
     def data(self, expr: DataExpr) -> str:
         """Return source for an expression, after lines for its temporaries."""
         return self._expressions.data(expr)
 
-    def jumps(self, operation: p4.JumpIfZero) -> str:
+    def jump_value(self, operation: p4.JumpIfZero) -> str:
         """Return source for the value that a jump tests. The jump is made if the value is 0."""
         return self.data(operation.value)
 
@@ -213,7 +213,7 @@ class OperationWriter:
         cells = self._bind(f"register_{op.register.id}", self._environment.registers.cells(op.register.name))
         cell = f"{cells}[i]"
         value = FieldRef(op.target, IntType(op.register.bits, False))  # only its type matters to the wrapping
-        self._indexed(op.index, "read", op.register, f"v[{op.target.slot}] = {wrapped(cell, value, op.target)}")
+        self._indexed(op.index, "read", op.register, f"v[{op.target.slot}] = {wrap_to_field(cell, value, op.target)}")
 
     def _register_write(self, op: p4.RegisterWrite) -> None:
         cells = self._bind(f"register_{op.register.id}", self._environment.registers.cells(op.register.name))
@@ -250,8 +250,11 @@ class OperationWriter:
         """Return source that makes the other members of a header's union invalid, to follow on the same line."""
         return "".join(f"; v[{slot}] = 0" for slot in self._layout.siblings(header))
 
-    def outside(self, access: str, array: p4.CellArray) -> Callable[[int], None]:
-        """Return a function that counts an index outside `array`. `access`: read, write, count or execute."""
+    def outside_counter(self, access: str, array: p4.CellArray) -> Callable[[int], None]:
+        """Return the function that generated code calls with an index outside `array`: it counts the fault.
+
+        `access`: read, write, count or execute.
+        """
         del access, array
         count = self._environment.count_fault
         return lambda _: count(p4.INDEX_OUT_OF_RANGE)
@@ -262,12 +265,12 @@ class OperationWriter:
         if isinstance(index, Const) and 0 <= index.value < array.size:
             self.lines.append(statement)
         else:
-            outside = self._bind(f"outside_{len(self.namespace)}", self.outside(access, array))
+            outside = self._bind(f"outside_{len(self.namespace)}", self.outside_counter(access, array))
             self.lines.append(f"if 0 <= i < {array.size}: {statement}")
             self.lines.append(f"else: {outside}(i)")
 
     def _wrap_word(self, text: str, field: FieldIR) -> str:
-        return wrapped(text, FieldRef(field, IntType(64, False)), field)
+        return wrap_to_field(text, FieldRef(field, IntType(64, False)), field)
 
     def _bind(self, name: str, value: object) -> str:
         self.namespace[name] = value

@@ -11,7 +11,7 @@ from ..state.entry_lookup import Entry
 from ..state.meter import GREEN
 from ..state.table_store import TableState, TableStore
 from .actions import ActionFunction, compile_action
-from .expressions import ExpressionWriter, compile_condition, function
+from .expressions import ExpressionWriter, compile_condition, compile_function
 from .observed import expression_writer, named_values, observed_call, observed_condition, observed_table
 from .observer import Observer
 from .packet import PacketState, ValueLayout, store
@@ -128,7 +128,7 @@ def compile_key(keys: tuple[KeyIR, ...], layout: ValueLayout, writer: Expression
     targets = (key.target.operand for key in keys if isinstance(key.target, BoolToInt))
     asked = {target.header.name for target in targets if isinstance(target, IsValid)}
     parts = [_key_source(key, writer, layout, asked) for key in keys]
-    return function(name, "v", [*writer.lines, f"return ({', '.join(parts)},)"], writer.namespace)
+    return compile_function(name, "v", [*writer.lines, f"return ({', '.join(parts)},)"], writer.namespace)
 
 
 def _key_source(key: KeyIR, writer: ExpressionWriter, layout: ValueLayout, asked: set[str]) -> str:

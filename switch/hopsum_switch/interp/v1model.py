@@ -169,12 +169,12 @@ class Interpreter:
         return outputs
 
     def _process(self, port: int, frame: bytes, now_us: int) -> list[tuple[int, bytes]]:
-        packet = PacketState(self._layout.fresh(), frame, port, now_us)
+        packet = PacketState(self._layout.initial_values(), frame, port, now_us)
         self._metadata.set(packet.values, "standard_metadata.ingress_port", port)
         self._metadata.set(packet.values, "standard_metadata.packet_length", len(frame))
         self._metadata.set(packet.values, "intrinsic_metadata.ingress_global_timestamp", now_us)
         work = _Work()
-        self._steps.renew()
+        self._steps.refill()
         try:
             self._work_off(packet, work)
         except OutOfStepsError:
@@ -260,7 +260,7 @@ class Interpreter:
     def _parsed_again(self, packet: PacketState, frame: bytes, preserved: Slots) -> PacketState:
         """Return a copy of a packet as the parser leaves it."""
         # The clone of ingress is the frame as received: it is parsed again, without what ingress changed.
-        copy = PacketState(self._layout.fresh(), frame, packet.port, packet.now_us)
+        copy = PacketState(self._layout.initial_values(), frame, packet.port, packet.now_us)
         self._metadata.set(copy.values, "standard_metadata.ingress_port", packet.port)
         self._parser.run(copy)
         self._restart(copy, packet.values, preserved, Instance.INGRESS_CLONE)
@@ -271,7 +271,7 @@ class Interpreter:
         if self._may_turn(work):
             if self._observer is not None:
                 self._observer.starts_again(kind.name.lower())
-            again = PacketState(self._layout.fresh(), frame, packet.port, packet.now_us)
+            again = PacketState(self._layout.initial_values(), frame, packet.port, packet.now_us)
             self._restart(again, packet.values, preserved, kind)
             self._metadata.set(again.values, "standard_metadata.packet_length", len(frame))
             work.arriving.append(again)

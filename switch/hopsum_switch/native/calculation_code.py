@@ -11,7 +11,7 @@ from ..program.ir_expressions import HeaderIR
 from .frame_code import HeaderAccess
 from .function_scope import I8, I64, PTR, FunctionScope, Unit, Value, word
 from .memory_layout import ControlWord, Word, round_up
-from .only_interpreted import refuse
+from .only_interpreted import unsupported_error
 
 Piece = tuple[HeaderIR | None, CalculationInput, int]
 
@@ -26,7 +26,7 @@ def compute(scope: FunctionScope, ir_: CalculationIR) -> Value:
         size = sum(bits for *_, bits in group)
         # Whether a header is in the input is known at run time, so what follows it must begin on a byte.
         if size % 8 and number + 1 < len(groups):
-            raise refuse("hash input", ir_.name)
+            raise unsupported_error("hash input", ir_.name)
         if header is None or header.metadata:
             _append(scope, scratch, length, group)
         else:

@@ -20,7 +20,7 @@ import llvmlite.binding as llvm
 
 from ..program.ir import ConditionalIR, Jump, JumpIfZero, ProgramIR
 from .function_scope import Unit
-from .only_interpreted import refuse
+from .only_interpreted import unsupported_error
 from .program_code import header_bytes, write_program
 
 # Compiled programs on disk.
@@ -145,7 +145,7 @@ def compile_program(program: ProgramIR, cache: CodeCache | None = None) -> Code:
 
 def _compile(unit: Unit) -> bytes:
     write_program(unit)
-    return translate(str(unit.module), machine())
+    return compile_module(str(unit.module), target_machine())
 
 
 def _refuse_large(program: ProgramIR) -> None:
@@ -158,10 +158,10 @@ def _refuse_large(program: ProgramIR) -> None:
         sizes.append((control.name, conditions + jumps))
     for name, size in sizes:
         if size > MAX_BRANCHES:
-            raise refuse("many branches", f"{size} in {name}")
+            raise unsupported_error("many branches", f"{size} in {name}")
     for stack in program.stacks.values():
         if len(stack.headers) > MAX_ELEMENTS:
-            raise refuse("many elements", f"{len(stack.headers)} in {stack.name}")
+            raise unsupported_error("many elements", f"{len(stack.headers)} in {stack.name}")
 
 
 @cache_result
@@ -175,7 +175,7 @@ def _sources() -> str:
 
 
 def initialise() -> None:
-    """Prepare LLVM for this processor. Call it before `machine`, `translate` and `load`, any number of times."""
+    """Prepare LLVM for this processor. The other functions need it. Further calls do nothing."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
 
@@ -186,8 +186,8 @@ def features() -> str:
     return found
 
 
-def machine() -> Any:
-    """Return LLVM's target machine of this processor."""
+def target_machine() -> Any:
+    """Return a new target machine of LLVM for this processor."""
     target = llvm.Target.from_default_triple()
     return target.create_target_machine(
         cpu=llvm.get_host_cpu_name(),
@@ -200,8 +200,8 @@ def machine() -> Any:
     )
 
 
-def translate(text: str, target: Any) -> bytes:
-    """Compile LLVM's text of a module for a target machine (see `machine`), and return the object file."""
+def compile_module(text: str, target: Any) -> bytes:
+    """Compile LLVM's text of a module for a target machine (see `target_machine`), and return the object file."""
     module = llvm.parse_assembly(text)
     module.triple, module.data_layout = target.triple, str(target.target_data)
     module.verify()
@@ -212,16 +212,16 @@ def translate(text: str, target: Any) -> bytes:
     return code
 
 
-def load(code: bytes) -> Any:
-    """Load an object file. Return its linker, which gives the addresses of its functions and owns their memory."""
-    linker = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine())
+def link_object(code: bytes) -> Any:
+    """Link an object file into memory. Return the linker, which has the functions' addresses and owns their memory."""
+    linker = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
     linker.add_object_file(llvm.ObjectFileRef.from_data(code))
     linker.finalize_object()
     return linker
 
 
 def _load(code: bytes, unit: Unit) -> Code:
-    linker = load(code)
+    linker = link_object(code)
     address = linker.get_function_address("run")
     run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(address)
     return Code(run, address, unit, header_bytes(unit), linker)

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from llvmlite import ir
 
-from ..program.frame_budget import action_loops
+from ..program.frame_budget import action_has_loop
 from ..program.ir import ActionIR, ActionNodeIR, ConditionalIR, Exit, KeyIR, MatchKind, PipelineIR, TableIR
 from .function_scope import I1, I64, PTR, FunctionScope, Unit, Value, word
 from .memory_layout import RECORD_HEADER, WORD_BITS, TableWord, Word, key_words, params, record_words
-from .only_interpreted import refuse
+from .only_interpreted import unsupported_error
 from .operation_code import Operations
 
 # Fibonacci hashing: 2**64 divided by the golden ratio. `native_engine` fills the slots by the same function.
@@ -86,7 +86,7 @@ class _Control:
         self._scope.builder.call(self._actions[action.id], [self._scope.state, self._scope.control, args])
 
     def _after(self, action: ActionIR, following: str | None) -> None:
-        if action_loops(action) or any(isinstance(op, Exit) for op in action.body):
+        if action_has_loop(action) or any(isinstance(op, Exit) for op in action.body):
             self._go_unless_exited(self._target(following))
         else:
             self._scope.builder.branch(self._target(following))
@@ -94,7 +94,7 @@ class _Control:
     def _table(self, table: TableIR) -> None:
         builder = self._scope.builder
         if table.direct_meter is not None:
-            raise refuse("meter", table.direct_meter.name, table.source)
+            raise unsupported_error("meter", table.direct_meter.name, table.source)
         # p4c makes such a table of every statement between two tables. It needs neither search nor dispatch.
         if _is_fixed(table):
             assert table.default is not None
@@ -240,7 +240,7 @@ class _Search:
         kinds = [key.kind for key, n in zip(self._table.keys, key_words(self._table), strict=True) for _ in range(n)]
         for key, n in zip(self._table.keys, key_words(self._table), strict=True):
             if key.kind is MatchKind.RANGE and n > 1:
-                raise refuse("range key", f"{self._table.name}.{key.name}", self._table.source)
+                raise unsupported_error("range key", f"{self._table.name}.{key.name}", self._table.source)
         all_match = ir.Constant(I1, 1)
         for number, (kind, part) in enumerate(zip(kinds, self._key, strict=True)):
             first = scope.load(self._keys, builder.add(base, word(2 * number)))

@@ -16,9 +16,9 @@ from llvmlite import ir
 from ..program import ir_expressions as ex
 from ..program.ir import Assign
 from .function_scope import I1, I8, I64, PTR, VECTOR, CellRef, FunctionScope, Value
-from .liveness import reads
+from .liveness import named_slots
 from .memory_layout import PIECE_BITS, PIECE_WORDS, WHOLE_BITS, WORD_BITS, StoredInteger, round_up
-from .only_interpreted import refuse
+from .only_interpreted import unsupported_error
 
 MAX_BITS = 16384
 
@@ -49,7 +49,7 @@ class Integers:
     def low(self, expr: Expr, width: int) -> Value:
         """Write an expression modulo 2**`width` (a multiple of 64). Return the integer. Raises: UnsupportedError."""
         if width > MAX_BITS:
-            raise refuse("big integer", f"{width} bits in {self._scope.where}")
+            raise unsupported_error("big integer", f"{width} bits in {self._scope.where}")
         own = width_of(expr.type)
         if own < width:
             return self.resize(self.low(expr, own), width, signed=expr.type.signed)
@@ -77,7 +77,7 @@ class Integers:
     def word(self, expr: ex.DataExpr) -> Value:
         """Write an expression as a word, larger values as 2**64 - 1. Return it. Raises: UnsupportedError (signed)."""
         if expr.type.signed:
-            raise refuse("signed length", self._scope.where)
+            raise unsupported_error("signed length", self._scope.where)
         value = self.exact(expr)
         if expr.type.bits <= WORD_BITS:
             return value
@@ -96,7 +96,7 @@ class Integers:
 
     def _binary(self, expr: ex.Binary, width: int) -> Value:
         if expr.op is ex.BinaryOp.MUL and width > WHOLE_BITS:
-            raise refuse("big product", f"{width} bits in {self._scope.where}")
+            raise unsupported_error("big product", f"{width} bits in {self._scope.where}")
         if expr.op in _BITWISE:
             left, right = self.low(expr.left, width), self.low(expr.right, width)
             return _BITWISE[expr.op](self._scope.builder, left, right)
@@ -143,7 +143,7 @@ class Integers:
     def _divide(self, expr: ex.Binary, width: int) -> Value:
         common = max(width_of(expr.left.type), width_of(expr.right.type))
         if common > WORD_BITS:  # LLVM would call a function of its compiler's library, which is not there
-            raise refuse("big quotient", f"{common} bits in {self._scope.where}")
+            raise unsupported_error("big quotient", f"{common} bits in {self._scope.where}")
         operation = self._scope.builder.udiv if expr.op is ex.BinaryOp.DIV else self._scope.builder.urem
         return self.resize(operation(self.low(expr.left, common), self.low(expr.right, common)), width, signed=False)
 
@@ -275,9 +275,9 @@ def subtracts_without_borrow(left: Known, right: Known, words: int) -> bool:
     return all(_word(left.certain, i) >= _word(right.possible, i) for i in range(words))
 
 
-def spread(expr: ex.Binary, bits: int) -> int | None:
+def spread_amount(expr: ex.Binary, bits: int) -> int | None:
     """Return k if the expression is (x << k) - x modulo 2**bits, which is x * (2**k - 1), else None."""
-    shifted = unmasked(expr.left, bits)
+    shifted = strip_masks(expr.left, bits)
     if (
         not isinstance(shifted, ex.Binary)
         or shifted.op is not ex.BinaryOp.SHL
@@ -293,7 +293,7 @@ def spreads_within_words(value: Known, amount: int, words: int) -> bool:
     return all(_word(value.possible, i) * ((1 << amount) - 1) <= _WORD for i in range(words))
 
 
-def unmasked(expr: ex.DataExpr, bits: int) -> ex.DataExpr:
+def strip_masks(expr: ex.DataExpr, bits: int) -> ex.DataExpr:
     """Return the expression without its outer & with constants that keep all of the low `bits` bits."""
     ones = (1 << bits) - 1
     while isinstance(expr, ex.Binary) and expr.op is ex.BinaryOp.AND:
@@ -359,7 +359,7 @@ class MaskedSelections:
 
     def lane_bits(self, difference: ex.Binary, statement: int, bits: int) -> int | None:
         """Return the lanes' width if a difference is a mask (b << w) - b of `bits` bits, else None."""
-        width = spread(difference, bits)
+        width = spread_amount(difference, bits)
         if width not in LANE_BITS or bits % width:
             return None
         ones = ((1 << bits) - 1) // ((1 << width) - 1)
@@ -385,7 +385,7 @@ class MaskedSelections:
         """Return the known bits of an expression in a statement, of which `bits` bits matter."""
         inverted = False
         while True:
-            expr = unmasked(expr, bits)
+            expr = strip_masks(expr, bits)
             if isinstance(expr, ex.Invert):
                 inverted, expr = not inverted, expr.operand
             elif isinstance(expr, ex.FieldRef) and expr.type.bits == bits and not expr.type.signed:
@@ -440,7 +440,7 @@ class Pieces:
         self._scope = scope
         self._integers = Integers(scope, self)
         self._lanes = MaskedSelections(self)
-        self.begin()
+        self.reset()
 
     @property
     def integers(self) -> Integers:
@@ -462,8 +462,8 @@ class Pieces:
         source = self._visible[statement].get(expr.field.slot)
         return None if source is None else (source, self._roots[source][1])
 
-    def begin(self) -> None:
-        """Forget the values and fields of the run before, because memory may have changed."""
+    def reset(self) -> None:
+        """Forget the values and fields of the last run, because memory may have changed since."""
         self._statement = 0
         self._sources: dict[int, int] = {}  # field slot -> statement that assigned it
         self._visible: list[dict[int, int]] = []  # the same, as each statement sees it
@@ -475,7 +475,7 @@ class Pieces:
 
     def assign(self, run: Sequence[Assign], dead: frozenset[int]) -> None:
         """Write a run of assignments to unsigned fields of one width. `dead` ones are not stored."""
-        self.begin()
+        self.reset()
         for op in run:
             self._visible.append(dict(self._sources))
             self._roots.append((op.target, op.value))
@@ -494,12 +494,12 @@ class Pieces:
                     self._scope.builder.store(value, pointer, align=64)
         for op in run:
             self._scope.written(op.target)
-        self.begin()
+        self.reset()
 
     def _read_ahead(self, run: Sequence[Assign], written: set[int], pieces: int) -> None:
         """Bring the fields that the run reads into memory, and load the fields that it later overwrites."""
         for number, op in enumerate(run):
-            for slot in sorted(reads(op.value) - set(self._visible[number])):
+            for slot in sorted(named_slots(op.value) - set(self._visible[number])):
                 pointer, place = self._scope.readable(self._field(slot)), self._scope.layout.field(self._field(slot))
                 # The run stores piece by piece, and a shift may read a piece that has been overwritten.
                 if slot in written:
@@ -520,7 +520,7 @@ class Pieces:
 
     def store(self, pointer: Value, place: StoredInteger, expr: Expr) -> None:
         """Write code that stores an expression at `pointer`, cut to the place's width, which is wide and unsigned."""
-        self.begin()
+        self.reset()
         self._visible.append({})
         values = [self.piece(expr, i, place.bits) for i in range(place.words // PIECE_WORDS)]
         for piece, value in enumerate(values):
@@ -655,7 +655,7 @@ class Pieces:
             if adds_without_carry(*known, words):
                 return builder.add(left, right)
             return self._with_carry(expr, piece, bits, builder.add(left, right), left)
-        amount = spread(expr, bits)
+        amount = spread_amount(expr, bits)
         lane_bits = self._lanes.lane_bits(expr, self._statement, bits)
         if lane_bits is not None:
             return self._lanes.negated(self.piece(expr.right, piece, bits), lane_bits)

@@ -20,12 +20,12 @@ def temporaries(program: p4.ProgramIR, eligible: Callable[[FieldIR], bool]) -> f
         for node in pipeline.nodes.values():
             for member in node.__struct_fields__:
                 if member not in ("actions", "action", "default", "const_entries"):
-                    seen |= reads(getattr(node, member))
+                    seen |= named_slots(getattr(node, member))
     for action in all_actions(program):
         seen |= _exposed(action)
     # Fields that are read outside of controls: such a field must live longer than one action.
     for other in (program.parser, program.checksums, program.calculations, program.standard):
-        seen |= reads(other)
+        seen |= named_slots(other)
     for header in program.deparser.order:
         seen |= {field.slot for field in header.fields}
     metadata = [field for header in program.headers.values() if header.metadata for field in header.fields]
@@ -46,7 +46,7 @@ def changed_by_egress(program: p4.ProgramIR) -> frozenset[int]:
         if isinstance(op, p4.Assign | p4.RegisterRead | p4.Hash | p4.RandomUniform):
             changed.add(op.target.slot)
         elif isinstance(op, p4.MarkToDrop):
-            changed |= reads(op)
+            changed |= named_slots(op)
         elif isinstance(op, p4.AddHeader | p4.AssignHeader):
             header = op.header if isinstance(op, p4.AddHeader) else op.target
             changed |= {field.slot for field in header.fields}
@@ -79,18 +79,18 @@ def _exposed(action: p4.ActionIR) -> set[int]:
     """Return the fields that an action may read before it writes them."""
     # With jumps the order of operations is not that of the body, so every read may come first.
     if any(isinstance(op, p4.Jump | p4.JumpIfZero) for op in action.body):
-        return reads(action.body)
+        return named_slots(action.body)
     exposed: set[int] = set()
     written: set[int] = set()
     for op in action.body:
         if isinstance(op, p4.Assign):
-            exposed |= reads(op.value) - written
+            exposed |= named_slots(op.value) - written
             written.add(op.target.slot)
         elif isinstance(op, p4.RegisterRead):
             # An index outside the array leaves the target as it was, so the old value may be read.
-            exposed |= (reads(op.index) | {op.target.slot}) - written
+            exposed |= (named_slots(op.index) | {op.target.slot}) - written
         else:
-            exposed |= reads(op) - written
+            exposed |= named_slots(op) - written
     return exposed
 
 
@@ -107,8 +107,11 @@ def _header_pairs(part: object) -> Iterator[tuple[HeaderIR, HeaderIR]]:
             yield from _header_pairs(getattr(part, member))
 
 
-def reads(part: object) -> set[int]:
-    """Return the slots of all fields that part of a program names, also of those that it only writes."""
+def named_slots(part: object) -> set[int]:
+    """Return the slots of all fields that a part of a program names, also of those that it only writes.
+
+    A header alone names none. A copy or comparison of headers, a stack, a union and an input name all of their fields.
+    """
     if isinstance(part, FieldIR):
         return {part.slot}
     if isinstance(part, HeaderIR):
@@ -125,7 +128,7 @@ def reads(part: object) -> set[int]:
     if isinstance(part, Mapping):
         part = tuple(part.values())
     if isinstance(part, tuple):
-        return set().union(*(reads(item) for item in part))
+        return set().union(*(named_slots(item) for item in part))
     if isinstance(part, IrNode):
-        return set().union(*(reads(getattr(part, name)) for name in part.__struct_fields__))
+        return set().union(*(named_slots(getattr(part, name)) for name in part.__struct_fields__))
     return set()

@@ -24,7 +24,7 @@ import llvmlite.binding as llvm
 import hopsum_base
 
 from ..ports.udp_layout import Serve
-from .compiler import default_cache, features, initialise, load, machine, translate
+from .compiler import compile_module, default_cache, features, initialise, link_object, target_machine
 
 _log = logging.getLogger(__name__)
 _NAME: Final = "serve"
@@ -45,10 +45,10 @@ class LoopCode:
         self._compiler: threading.Thread | None = None
 
     def get(self, ready: Callable[[Serve], None] | None = None) -> Serve | None:
-        """Return the function if it is in this process or in the cache. Else compile it and call `ready` with it.
+        """Return the function if it is in this process or in the cache. Else return None, and compile it.
 
-        `ready` is called by another thread. It is not called on a machine without 64-bit Linux, or where numba or LLVM
-        fail. Then a warning gives the reason.
+        Then another thread calls `ready` with the function. It is not called on a machine without 64-bit little-endian
+        Linux, or where numba or LLVM fail, of which a warning gives the reason.
         """
         # The kernel writes structures of 64-bit Linux into the arrays, and the loop reads them as little-endian words.
         if not sys.platform.startswith("linux") or ctypes.sizeof(ctypes.c_void_p) != 8 or sys.byteorder != "little":
@@ -65,7 +65,7 @@ class LoopCode:
             return self._serve
 
     def wait(self) -> Serve | None:
-        """Wait for the function, compiled if necessary, and return it, or None on a machine without support."""
+        """Wait for the function, compiled if necessary, and return it, or None where it cannot be compiled."""
         serve = self.get()
         if serve is None and self._compiler is not None:
             self._compiler.join()
@@ -110,7 +110,7 @@ def compile_loop() -> bytes:
             function.name = _NAME
         elif not function.is_declaration:
             function.linkage = llvm.Linkage.internal
-    return translate(str(module), machine())
+    return compile_module(str(module), target_machine())
 
 
 def _compiled_elsewhere() -> bytes:
@@ -146,7 +146,7 @@ def _key() -> tuple[str, ...]:
 
 
 def _callable(code: bytes) -> Serve:
-    linker = load(code)
+    linker = link_object(code)
     # A function of numba takes two places before its arguments, for a result and for an exception.
     places: Any = ctypes.create_string_buffer(16)
     first = ctypes.addressof(places)

@@ -29,7 +29,7 @@ from enum import IntEnum
 
 from ..program.ir import ActionIR, ProgramIR, TableIR
 from ..program.ir_expressions import FieldIR, HeaderIR
-from .liveness import changed_by_egress, copied_as_wholes, egress_changes_validity, reads, temporaries
+from .liveness import changed_by_egress, copied_as_wholes, egress_changes_validity, named_slots, temporaries
 
 WORD_BITS = 64
 PIECE_WORDS = 8
@@ -213,7 +213,7 @@ class MemoryLayout:
 
     def _find_changing(self, program: ProgramIR) -> None:
         changed = changed_by_egress(program)
-        named = changed | reads((program.egress, program.checksums))
+        named = changed | named_slots((program.egress, program.checksums))
         # Egress changes these words itself, whatever the program does.
         words = {int(Word.LENGTH), int(Word.LIMIT), int(Word.EXITED)}
         words |= {region.flag for slot, region in self._regions.items() if slot in named}

@@ -182,7 +182,7 @@ class NativeTable:
 
 def write_groups(multicast: MulticastStore, control: Words) -> list[Words]:
     """Put all multicast groups into arrays, and their addresses into the control block. Return the arrays to keep."""
-    groups = multicast.everything()
+    groups = multicast.all_by_number()
     index, replicas = words(MAX_GROUPS), words(2 * sum(len(members) for members in groups.values()))
     at = 0
     for group, members in groups.items():
@@ -261,7 +261,7 @@ class NativeEngine(Engine):
         self._control[ControlWord.RANDOM] = seed & MASK
 
     def process(self, port: int, frame: bytes, now_us: int = 0) -> list[Output]:
-        batch = Batch.of([port], [frame])
+        batch = Batch.from_frames([port], [frame])
         self._own.make_room(*self.room_for(max(len(frame), _MIN_FRAME_BYTES)))
         self.process_batch(batch, self._own, now_us=now_us)
         return self._own.frames()

@@ -29,7 +29,7 @@ UNSUPPORTED: Mapping[str, str] = {
 }
 
 
-def refuse(construct: str, what: str, source: SourceInfo | None = None) -> UnsupportedError:
-    """Return an error to raise for a key of `UNSUPPORTED`. It names the object `what` and its place in the source."""
+def unsupported_error(construct: str, what: str, source: SourceInfo | None = None) -> UnsupportedError:
+    """Return an error to raise for `construct`, a key of `UNSUPPORTED`. It names the object `what` and its source."""
     where = f"{what}{at(source)}"
     return UnsupportedError(f"not compiled: {construct}: {where}; only interpreted: {UNSUPPORTED[construct]}")

@@ -20,20 +20,20 @@ from ..state.randomness import INCREMENT, LAST_SHIFT, MIX
 from .calculation_code import compute
 from .function_scope import I1, I64, CellRef, FunctionScope, Value, word
 from .integer_code import Expr, Pieces, is_piecewise, width_of
-from .liveness import reads
+from .liveness import named_slots
 from .memory_layout import WORD_BITS, ControlWord, StoredInteger, Word
-from .only_interpreted import refuse
+from .only_interpreted import unsupported_error
 
 _SPENT = -1
 
 
-def renew(scope: FunctionScope) -> None:
-    """Write code that gives a frame its whole budget."""
+def write_budget(scope: FunctionScope) -> None:
+    """Write code that sets the frame's budget of steps to MAX_STEPS."""
     scope.store(word(MAX_STEPS), scope.control, ControlWord.STEPS)
 
 
-def step(scope: FunctionScope, onward: Value, out_of_steps: Value) -> Value:
-    """Return a new block that takes a step and goes to `onward`. A frame without steps goes to `out_of_steps`."""
+def step_block(scope: FunctionScope, onward: Value, out_of_steps: Value) -> Value:
+    """Write a block that takes a step and goes to `onward`, or to `out_of_steps` if none is left. Return the block."""
     builder, current = scope.builder, scope.builder.block
     block, taken, spent = (scope.block(name) for name in ("step", "taken", "spent"))
     scope.start(block)
@@ -58,7 +58,7 @@ def is_spent(scope: FunctionScope) -> Value:
 
 
 def add_steps_taken(scope: FunctionScope) -> Value:
-    """Write code that adds the frame's steps to the total of the call, and compares the total with MAX_STEPS.
+    """Write code that adds the frame's steps to the call's total, and compares the total with MAX_STEPS.
 
     Returns an i1 value, true while the call may begin another frame.
     """
@@ -212,7 +212,7 @@ class Operations:
     def _jump_target(self, index: int, jump: p4.Jump | p4.JumpIfZero, blocks: dict[int, Value]) -> Value:
         if not jumps_back(index, jump):
             return blocks[jump.to]
-        return step(self._scope, blocks[jump.to], blocks[len(self._body)])
+        return step_block(self._scope, blocks[jump.to], blocks[len(self._body)])
 
     def _straight(self, body: Sequence[p4.Operation]) -> None:
         run: list[p4.Assign] = []
@@ -237,7 +237,7 @@ class Operations:
     def _flush(self, run: list[p4.Assign]) -> None:
         if run:
             others = tuple(op for op in self._body if not any(op is member for member in run))
-            dead = self._scope.layout.temporaries - reads(others)
+            dead = self._scope.layout.temporaries - named_slots(others)
             self._pieces.assign(run, dead)
 
     def _assign(self, op: p4.Assign) -> None:
@@ -296,7 +296,7 @@ class Operations:
         left = {field.slot for field in op.header.fields}
         position = next(i for i, other in enumerate(self._body) if other is op)
         for following in self._body[position + 1 :]:
-            if not isinstance(following, p4.Assign) or reads(following.value) & left:
+            if not isinstance(following, p4.Assign) or named_slots(following.value) & left:
                 break
             left.discard(following.target.slot)
         return not left
@@ -371,7 +371,7 @@ class Operations:
             self._assign_header(p4.AssignHeader(target, value))
 
     def _refuse(self, op: p4.Operation) -> None:
-        raise refuse(_INTERPRETED[type(op)], self._scope.where)
+        raise unsupported_error(_INTERPRETED[type(op)], self._scope.where)
 
     def _no_op(self, op: p4.NoOp) -> None:
         del op

@@ -12,8 +12,8 @@ from ..program.ir_expressions import HeaderIR
 from .frame_code import HeaderAccess
 from .function_scope import PTR, CellRef, FunctionScope, Unit, Value, word
 from .memory_layout import WORD_BITS, StoredInteger, Word, round_up, words_for
-from .only_interpreted import refuse
-from .operation_code import Operations, step
+from .only_interpreted import unsupported_error
+from .operation_code import Operations, step_block
 
 
 def write_parser(unit: Unit) -> Value:
@@ -52,7 +52,7 @@ class _Parser:
         """Return where a transition leads, by way of a step if it can lead back."""
         if name not in self._cycles.get(state.name, ()):
             return self._target(name)
-        return step(self._scope, self._target(name), self._end)
+        return step_block(self._scope, self._target(name), self._end)
 
     def _state(self, state: p4.StateIR) -> None:
         for op in state.ops:
@@ -138,9 +138,9 @@ class _Parser:
     def _advance(self, op: p4.Advance) -> None:
         # The amount becomes one word: a negative or longer one would pass the test of what is left.
         if op.bits.type.signed:
-            raise refuse("signed length", f"advance() in {self._scope.where}")
+            raise unsupported_error("signed length", f"advance() in {self._scope.where}")
         if op.bits.type.bits >= WORD_BITS:
-            raise refuse("wide length", f"advance() in {self._scope.where}")
+            raise unsupported_error("wide length", f"advance() in {self._scope.where}")
         builder, amount = self._scope.builder, self._integers.exact(op.bits)
         rest = builder.and_(amount, word(7))
         self._fail_if(builder.icmp_unsigned("!=", rest, word(0)), self._error("ParserInvalidArgument"))

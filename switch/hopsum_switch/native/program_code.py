@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from ..program.frame_budget import control_loops, parser_cycles
+from ..program.frame_budget import control_has_loop, parser_cycles
 from ..program.ir import ChecksumIR
 from ..program.ir_expressions import FieldIR
 from .calculation_code import compute
@@ -17,8 +17,8 @@ from .control_code import write_control
 from .frame_code import HeaderAccess
 from .function_scope import I1, I32, I64, PTR, CellRef, FunctionScope, Unit, Value, word
 from .memory_layout import ControlWord, Word, words_for
-from .only_interpreted import refuse
-from .operation_code import DROP_PORT, Operations, add_steps_taken, is_spent, renew
+from .only_interpreted import unsupported_error
+from .operation_code import DROP_PORT, Operations, add_steps_taken, is_spent, write_budget
 from .parser_code import write_parser
 
 # instance_type as bmv2 numbers it. Clones, resubmits and recirculations run in the interpreter only.
@@ -39,10 +39,10 @@ def write_program(unit: Unit) -> None:
     """Write all functions of a program. `run` is the one to call. Raises: UnsupportedError."""
     for name, field in unit.program.standard.items():
         if field.signed or field.bits > 64:
-            raise refuse("standard metadata", name)
+            raise unsupported_error("standard metadata", name)
     for header in unit.program.headers.values():
         if header.variable is not None:
-            raise refuse("varbit", header.variable.field.qualified)
+            raise unsupported_error("varbit", header.variable.field.qualified)
     write_parser(unit)
     _write_verify(unit)
     write_control(unit, "ingress", unit.program.ingress)
@@ -141,7 +141,7 @@ def _write_emit(unit: Unit) -> None:
     scope = FunctionScope(unit, unit.declare("emit", ir.VoidType(), [PTR, PTR, I64]))
     builder, meta, port = scope.builder, _Metadata(scope), scope.function.args[2]
     leave = scope.block("leave")
-    _leave_if_spent(scope, leave, loops=control_loops(unit.program.egress))  # by an earlier copy
+    _leave_if_spent(scope, leave, loops=control_has_loop(unit.program.egress))  # by an earlier copy
     now = scope.shared(ControlWord.NOW)
     _leave_if(scope, builder.icmp_unsigned("!=", meta.get("priority", "intrinsic_metadata"), word(0)), leave)
     meta.set_queueing(now)
@@ -151,7 +151,7 @@ def _write_emit(unit: Unit) -> None:
     meta.set("egress_spec", DROP_PORT + 1)
     meta.set("packet_length", scope.get(Word.LENGTH))
     builder.call(unit.functions["egress"], [scope.state, scope.control])
-    _leave_if_spent(scope, leave, loops=control_loops(unit.program.egress))
+    _leave_if_spent(scope, leave, loops=control_has_loop(unit.program.egress))
     _leave_if(scope, builder.icmp_unsigned("==", meta.get("egress_spec"), word(DROP_PORT)), leave)
     used, number = scope.shared(ControlWord.OUT_USED), scope.shared(ControlWord.OUTPUTS)
     target = scope.byte(scope.address(ControlWord.OUT), used)
@@ -218,7 +218,7 @@ def _write_process(unit: Unit) -> None:
     meta.set("parser_error", scope.get(Word.ERROR))
     meta.set("checksum_error", wrong)
     builder.call(unit.functions["ingress"], both)
-    _leave_if_spent(scope, leave, loops=control_loops(unit.program.ingress))
+    _leave_if_spent(scope, leave, loops=control_has_loop(unit.program.ingress))
     scope.set(Word.EXITED, 0)
     # Replication has precedence over egress_spec, also over a drop in ingress, as in bmv2.
     group = meta.get("mcast_grp", "intrinsic_metadata")
@@ -298,7 +298,7 @@ def _prefetch(scope: FunctionScope, number: Value) -> None:
 def _loops(unit: Unit) -> bool:
     """Return whether anything in a program takes steps."""
     program = unit.program
-    return bool(parser_cycles(program.parser)) or control_loops(program.ingress) or control_loops(program.egress)
+    return bool(parser_cycles(program.parser)) or control_has_loop(program.ingress) or control_has_loop(program.egress)
 
 
 def _write_run(unit: Unit) -> None:
@@ -339,7 +339,7 @@ def _write_run(unit: Unit) -> None:
         scope.set(which, value)
     loops = _loops(unit)
     if loops:
-        renew(scope)
+        write_budget(scope)
     _prefetch(scope, builder.add(number, word(1)))
     port = scope.load(scope.address(ControlWord.PORTS), number)
     builder.call(unit.functions["process"], [scope.state, scope.control, port])

@@ -45,8 +45,8 @@ class MetricsError(Exception):
     """Metrics cannot be served. The message says what to change."""
 
 
-def expose(dataplane: Dataplane) -> bytes:
-    """Return all metrics of a data plane as they are now: the body of an HTTP answer of type CONTENT_TYPE."""
+def render_metrics(dataplane: Dataplane) -> bytes:
+    """Read a data plane's metrics now, and return them as text of type CONTENT_TYPE in bytes. Takes the gate."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(dataplane))
     return _encode(registry)
@@ -123,10 +123,15 @@ class MetricsServer(ReadOnlyServer):
         """Listen and serve. Port 0: any free one. Raises MetricsError: the address is in use or not of this machine."""
 
         def why_not_healthy() -> str:
-            return "" if dataplane.answers(ANSWER_S) else f"the packet loop did not come by within {ANSWER_S:g} s"
+            return (
+                "" if dataplane.responds_within(ANSWER_S) else f"the packet loop did not come by within {ANSWER_S:g} s"
+            )
 
         health = health_answer(why_not_healthy)
-        answers = {PATH: HttpAnswer(CONTENT_TYPE, lambda: expose(dataplane)), **dict.fromkeys(HEALTH_PATHS, health)}
+        answers = {
+            PATH: HttpAnswer(CONTENT_TYPE, lambda: render_metrics(dataplane)),
+            **dict.fromkeys(HEALTH_PATHS, health),
+        }
         try:
             super().__init__((host, port), lambda environ: answers.get(environ["PATH_INFO"]), f"metrics are at {PATH}")
         except (OSError, OverflowError) as error:

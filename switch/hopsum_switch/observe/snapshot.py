@@ -71,8 +71,8 @@ class Snapshot:
         return {**about, "registers": registers, "counters": counters}
 
 
-def freeze(engine: Engine) -> Snapshot:
-    """Copy all register cells and all counters that belong to no table. The caller holds the data plane's gate."""
+def take_snapshot(engine: Engine) -> Snapshot:
+    """Return copies of all registers, and of all counters that belong to no table. The caller holds the gate."""
     program = engine.program
     # Copies of memory and nothing else: packets wait for them.
     registers = {

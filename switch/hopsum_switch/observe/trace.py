@@ -84,13 +84,13 @@ class Trace(Observer):
         self._add(f"if in {action}{_at(source)}: {_outcome(holds, values)}")
 
     def assigned(self, field: FieldIR, old: int, new: int, source: SourceInfo | None) -> None:
-        self._add(f"assign {field.qualified}{_at(source)}: {shortened(old)} -> {shortened(new)}")
+        self._add(f"assign {field.qualified}{_at(source)}: {shorten_number(old)} -> {shorten_number(new)}")
 
     def validity_set(self, header: HeaderIR, valid: bool, source: SourceInfo | None) -> None:
         self._add(f"header {header.name} {'valid' if valid else 'invalid'}{_at(source)}")
 
     def invalid_header_read(self, field: FieldIR, value: int, source: SourceInfo | None) -> None:
-        found = f"{shortened(value)} here, undefined in P4"
+        found = f"{shorten_number(value)} here, undefined in P4"
         self._add(f"read {field.qualified}{_at(source)}: the header is invalid; {found}")
 
     def action_called(self, node: p4.ActionNodeIR) -> None:
@@ -112,10 +112,10 @@ class Trace(Observer):
             self._add(f"{text}: {call.action.name}({_named((each.name for each in call.action.params), call.args)})")
 
     def register_read(self, register: p4.RegisterIR, index: int, value: int) -> None:
-        self._add(f"read {register.name}[{index}]: {shortened(value)}")
+        self._add(f"read {register.name}[{index}]: {shorten_number(value)}")
 
     def register_written(self, register: p4.RegisterIR, index: int, old: int, new: int) -> None:
-        self._add(f"write {register.name}[{index}]: {shortened(old)} -> {shortened(new)}")
+        self._add(f"write {register.name}[{index}]: {shorten_number(old)} -> {shorten_number(new)}")
 
     def counter_written(self, counter: p4.CounterIR, unit: str, index: int, old: int, new: int) -> None:
         cell, told = f"    count {counter.name}[{index}]: ", f"{unit} {old} -> {new}"
@@ -144,7 +144,7 @@ class Trace(Observer):
         self._add(f"clone to session {session}: {_replicas(replicas)}")
 
     def digest_sent(self, digest: p4.DigestIR, values: Sequence[int]) -> None:
-        self._add(f"digest {digest.name}({', '.join(map(shortened, values))})")
+        self._add(f"digest {digest.name}({', '.join(map(shorten_number, values))})")
 
     def starts_again(self, kind: str) -> None:
         self._add(f"{kind}: the packet starts again")
@@ -217,8 +217,8 @@ def trace_to(target: str, *, values: bool = False) -> Iterator[Trace]:
         yield stack.enter_context(closing(Trace(TraceWriter(stream), values=values)))
 
 
-def shortened(value: int) -> str:
-    """Return a number in hexadecimal, 0x in front, with its middle left out if it is long."""
+def shorten_number(value: int) -> str:
+    """Return a number as hexadecimal text with 0x, without its middle if it has more than 20 digits."""
     digits = f"{value:x}"
     if len(digits) <= _HEX_DIGITS:
         return f"0x{digits}"
@@ -231,12 +231,12 @@ def _frame(frame: bytes) -> str:
 
 
 def _outcome(holds: bool, values: Mapping[str, int | bool]) -> str:
-    told = (f"{name}={str(v).lower() if isinstance(v, bool) else shortened(v)}" for name, v in values.items())
+    told = (f"{name}={str(v).lower() if isinstance(v, bool) else shorten_number(v)}" for name, v in values.items())
     return str(holds).lower() + (f" [{', '.join(told)}]" if values else "")
 
 
 def _named(names: Iterator[str], values: Sequence[int]) -> str:
-    return ", ".join(f"{name}={shortened(value)}" for name, value in zip(names, values, strict=True))
+    return ", ".join(f"{name}={shorten_number(value)}" for name, value in zip(names, values, strict=True))
 
 
 def _replicas(replicas: Sequence[PortCopy]) -> str:

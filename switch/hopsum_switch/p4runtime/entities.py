@@ -45,7 +45,7 @@ def write_digest(target: RunningPipeline, update: int, message: p4rt.DigestEntry
 def read_digests(target: RunningPipeline, query: p4rt.DigestEntry) -> Iterator[p4rt.DigestEntry]:
     """Yield the DigestEntry messages that `query` selects. Raises P4RuntimeError: no such digest, or not configured."""
     info, store = target.pipeline.p4info, target.engine.digests
-    digests, configs = info.digests.chosen(query.digest_id), store.configs()
+    digests, configs = info.digests.select(query.digest_id), store.configs()
     if query.digest_id:
         with store_refusals():
             store.get(digests[0].name)
@@ -58,7 +58,7 @@ def read_digests(target: RunningPipeline, query: p4rt.DigestEntry) -> Iterator[p
 
 
 def acknowledge(target: RunningPipeline, ack: p4rt.DigestListAck) -> None:
-    """Note that the controller has a list. An unknown list is ignored. Raises P4RuntimeError: no such digest."""
+    """Record that the controller has a list. An unknown list is ignored. Raises P4RuntimeError: no such digest."""
     target.engine.digests.acknowledge(target.pipeline.p4info.digests.find(ack.digest_id).name, ack.list_id)
 
 
@@ -110,7 +110,7 @@ def write_counter(target: RunningPipeline, update: int, message: p4rt.CounterEnt
 
 def read_counters(target: RunningPipeline, query: p4rt.CounterEntry) -> Iterator[p4rt.CounterEntry]:
     """Yield the CounterEntry messages that `query` selects. Raises P4RuntimeError: no such counter or cell."""
-    for counter in target.pipeline.p4info.counters.chosen(query.counter_id):
+    for counter in target.pipeline.p4info.counters.select(query.counter_id):
         for index in _selected(query, counter):
             message = p4rt.CounterEntry(counter_id=counter.id)
             message.index.index = index
@@ -132,7 +132,7 @@ def write_meter(target: RunningPipeline, update: int, message: p4rt.MeterEntry) 
 
 def read_meters(target: RunningPipeline, query: p4rt.MeterEntry) -> Iterator[p4rt.MeterEntry]:
     """Yield the MeterEntry messages that `query` selects. Raises P4RuntimeError: no such meter or cell."""
-    for meter in target.pipeline.p4info.meters.chosen(query.meter_id):
+    for meter in target.pipeline.p4info.meters.select(query.meter_id):
         for index in _selected(query, meter):
             message = p4rt.MeterEntry(meter_id=meter.id)
             message.index.index = index
@@ -165,7 +165,7 @@ def read_registers(target: RunningPipeline, query: p4rt.RegisterEntry) -> Iterat
 
     Raises P4RuntimeError: no such register or cell, or a selected register does not hold plain integers.
     """
-    for register in target.pipeline.p4info.registers.chosen(query.register_id):
+    for register in target.pipeline.p4info.registers.select(query.register_id):
         _require_plain(register)
         for index in _selected(query, register):
             message = p4rt.RegisterEntry(register_id=register.id)

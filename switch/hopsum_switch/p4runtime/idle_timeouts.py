@@ -50,7 +50,7 @@ class IdleTimeouts:
         return 0 if tracked is None else tracked.timeout_ns
 
     def since_hit_ns(self, table: str, handle: int, now_ns: int) -> int | None:
-        """Return the ns since an entry was hit or written, or None if no client wrote it. Its count is looked at."""
+        """Look at an entry's count, and return the ns since its last hit or write, or None if it is not tracked."""
         tracked = self._tracked.get((table, handle))
         if tracked is None:
             return None
@@ -58,7 +58,7 @@ class IdleTimeouts:
         return now_ns - tracked.hit_at_ns
 
     def sweep(self, now_ns: int) -> list[Name]:
-        """Look at all counts. Return the idle entries of which the client was not notified (`note_notified`)."""
+        """Look at all counts. Return the idle entries of which the client was not notified (`mark_notified`)."""
         for name, tracked in self._tracked.items():
             self._look(name, tracked, now_ns)
         return [
@@ -67,8 +67,11 @@ class IdleTimeouts:
             if each.timeout_ns and not each.is_told and now_ns - each.hit_at_ns >= each.timeout_ns
         ]
 
-    def note_notified(self, names: list[Name]) -> None:
-        """Note that the client was notified of these entries: `sweep` omits them until they are hit again."""
+    def mark_notified(self, names: list[Name]) -> None:
+        """Record that the client was notified of entries: `sweep` omits them until they are hit again.
+
+        Raises KeyError for an entry that is not tracked.
+        """
         for name in names:
             self._tracked[name].is_told = True
 

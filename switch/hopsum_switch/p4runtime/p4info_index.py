@@ -155,8 +155,8 @@ class P4InfoObjects(dict[int, T]):
             raise invalid(f"{self._kind} id {number} is not in the P4Info")
         return self[number]
 
-    def chosen(self, number: int) -> list[T]:
-        """Return the object with this id, as `find` does, or all objects for id 0, the wildcard of a Read."""
+    def select(self, number: int) -> list[T]:
+        """Return a list of the one object that `find` returns for an id, or of all for id 0, the wildcard of a Read."""
         return [self.find(number)] if number else list(self.values())
 
 
@@ -220,7 +220,7 @@ class P4InfoIndex:
                 )
 
 
-def parse_text(text: str) -> p4info_pb2.P4Info:
+def parse_p4info(text: str) -> p4info_pb2.P4Info:
     """Read a P4Info message in text format.
 
     Raises P4RuntimeError where it is not P4Info text. The message has the place.

@@ -200,8 +200,8 @@ def verify(p4info: p4info_pb2.P4Info, device_config: bytes, cookie: int | None =
     return CheckedPipeline(info, program, device_config, cookie, *headers)
 
 
-def requested(request: SetForwardingPipelineConfigRequest) -> CheckedPipeline | None:
-    """Return the pipeline of a request, or None if the request commits the saved one.
+def requested_pipeline(request: SetForwardingPipelineConfigRequest) -> CheckedPipeline | None:
+    """Verify the pipeline of a request, and return it, or None if the request commits the saved one.
 
     Raises P4RuntimeError: the request makes no sense, or its program cannot run here (see `verify`).
     """
@@ -241,7 +241,7 @@ class PipelineManager:
         return self._saved or self._running
 
     def make(self, pipeline: CheckedPipeline) -> RunningPipeline:
-        """Return a pipeline with empty state and an engine of its own, not saved yet. Any thread may call this.
+        """Make an engine for a pipeline, and return both with empty state. Nothing is saved. For any thread.
 
         Raises P4RuntimeError: the engine cannot run the program, or its state needs more memory than there is.
         """

@@ -26,7 +26,7 @@ from hopsum_switch.p4runtime.pipeline_config import (
     EngineFactory,
     PipelineManager,
     RunningPipeline,
-    requested,
+    requested_pipeline,
     verify,
 )
 from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode, invalid, unsupported
@@ -252,7 +252,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         self._primary: _Stream | None = None  # read without the lock by `_deliver`
         self._ended = threading.Event()
         self._sweeper: threading.Thread | None = None  # from the first entry with an idle timeout on
-        dataplane.deliver_digests_with(self._deliver_digest)
+        dataplane.set_digest_receiver(self._deliver_digest)
         if cpu_port is not None:
             dataplane.bind(cpu_port, CpuPort(self._deliver))
 
@@ -356,7 +356,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
 
     def _prepare(self, request: _SetConfig) -> RunningPipeline | None:
         """Return the pipeline that a request saves, or None. Refuse requests that make no sense."""
-        pipeline = requested(request)
+        pipeline = requested_pipeline(request)
         if pipeline is None or request.action == _SetConfig.VERIFY:
             return None
         return self._pipelines.make(pipeline)
@@ -512,7 +512,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             # Nobody is notified: the next sweep tries again.
             if stream is None or not stream.put_if_room(idle_message(target, some)):
                 break
-            target.idle.note_notified(some)
+            target.idle.mark_notified(some)
         return target.idle.period_s()
 
     def _deliver(self, frame: bytes) -> str | None:

@@ -36,7 +36,7 @@ from hopsum_switch.p4runtime.translate import (
 )
 from hopsum_switch.state.cells import PacketByteCount
 from hopsum_switch.state.entry_lookup import Entry, Match, normalise
-from hopsum_switch.state.meter import MeterConfig, checked
+from hopsum_switch.state.meter import MeterConfig, check_meter_config
 from hopsum_switch.state.table_store import TableState
 
 INSERT, MODIFY, DELETE = Update.INSERT, Update.MODIFY, Update.DELETE
@@ -95,7 +95,7 @@ class _Table(NamedTuple):
             return None
         self.require_meter()
         with store_refusals():
-            return checked(meter_from_proto(getattr(message, field)))
+            return check_meter_config(meter_from_proto(getattr(message, field)))
 
     def require_meter(self) -> None:
         if not self.info.direct_meter:

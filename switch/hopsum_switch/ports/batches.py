@@ -32,8 +32,8 @@ class Frames(NamedTuple):
     lengths: NDArray[np.int64]
 
     @classmethod
-    def of(cls, frames: Iterable[bytes]) -> Frames:
-        """Return copies of frames, in a buffer of their own."""
+    def from_bytes(cls, frames: Iterable[bytes]) -> Frames:
+        """Return Frames with copies of `frames` in a new buffer."""
         kept = list(frames)
         lengths = np.array([len(frame) for frame in kept], np.int64)
         return cls(np.frombuffer(b"".join(kept), np.uint8), np.cumsum(lengths) - lengths, lengths)
@@ -80,8 +80,11 @@ class FrameBuffer:
             self._memory[at : at + len(part)] = part
             at += len(part)
 
-    def rows(self, count: int, frame_bytes: int) -> NDArray[np.uint8]:
-        """Append frames of equal length. Return their bytes, [count, frame_bytes], for the caller to fill at once."""
+    def append_rows(self, count: int, frame_bytes: int) -> NDArray[np.uint8]:
+        """Append `count` frames of equal length. Return their bytes, [count, frame_bytes], which the caller fills.
+
+        The array is valid until the next call that appends.
+        """
         start = self._used
         self._extend(count, frame_bytes)
         return self._data[start : self._used].reshape(count, frame_bytes)

@@ -46,8 +46,8 @@ class CaptureFolder:
         except OSError as error:
             raise PortError(f"captures cannot be written to {folder}: {error.strerror}: name another folder") from error
 
-    def around(self, number: int, port: Port) -> CapturedPort:
-        """Return a port around `port` that also writes portN.pcapng, which is emptied first. Raises PortError."""
+    def capture_port(self, number: int, port: Port) -> CapturedPort:
+        """Create or empty portN.pcapng. Return a port around `port` that also writes the file. Raises PortError."""
         path = self._folder / f"port{number}.pcapng"
         # Frames of the CPU port begin with the controller header, so Wireshark must not read them as Ethernet.
         link_type = _USER0 if port.describe()["kind"] == "cpu" else _ETHERNET
@@ -140,8 +140,8 @@ class CapturedPort(Port):
                 self._file.add(batch.frame(number), inbound=True)
             self._file.flush()
 
-    def inject(self, frame: bytes) -> None:
-        """Write a frame that enters at this port without having been received to the file, and do nothing else."""
+    def record_injected(self, frame: bytes) -> None:
+        """Write a frame to the file that enters here without being received. The wrapped port does nothing."""
         self._file.add(frame, inbound=True)
         self._file.flush()
 

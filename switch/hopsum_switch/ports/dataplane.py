@@ -29,15 +29,15 @@ from hopsum_switch.ports.capture import CapturedPort, CaptureFolder
 from hopsum_switch.ports.engines import BatchEngine, PacketEngine, batch_engine
 from hopsum_switch.ports.port import MemoryPort, Port, PortError, check_port_number
 from hopsum_switch.ports.udp import UdpPort
-from hopsum_switch.ports.udp_layout import Serve, is_wanted
-from hopsum_switch.ports.udp_loop import LONGEST_FRAME_BYTES, CompiledEngine, Rest, UdpLoop
+from hopsum_switch.ports.udp_layout import Serve, compiled_loops_enabled
+from hopsum_switch.ports.udp_loop import LONGEST_FRAME_BYTES, CompiledEngine, LoopRemainder, UdpLoop
 from hopsum_switch.state.digest_store import DigestList, DigestStore
 
 _log = logging.getLogger("hopsum_switch.dataplane")
 # First sizes of the output buffers. They grow with the largest multicast group.
 _OUTPUT_FRAMES = 1024
 _OUTPUT_BYTES = 2 << 20
-# The interval at which `answers` looks whether the loop has come by.
+# The interval at which `responds_within` looks whether the loop has come by.
 _LOOK_S = 0.005
 
 DeliverDigest = Callable[[DigestList], str | None]
@@ -128,7 +128,7 @@ class Dataplane:
         self._digests = engine.digests if isinstance(engine, Engine) and engine.program.digests else None
         self._udp_loop = None
         self._compiled_engine = engine if isinstance(engine, CompiledEngine) else None
-        if self._compiled_engine is not None and is_wanted():
+        if self._compiled_engine is not None and compiled_loops_enabled():
             from hopsum_switch.native.loop_code import LOOP_CODE  # needs llvmlite, as such an engine does
 
             # None: another process compiles, and `_loop_is_compiled` is called by a thread of `LoopCode` when it has.
@@ -136,8 +136,8 @@ class Dataplane:
             if serve is not None:
                 self._set_udp_loop(serve)
 
-    def deliver_digests_with(self, deliver: DeliverDigest) -> None:
-        """Call `deliver` with every list of digests, with the gate held. It returns None, or the reason of a loss."""
+    def set_digest_receiver(self, deliver: DeliverDigest) -> None:
+        """Have `deliver` called with each list of digests, under the gate. It returns None, or why the list is lost."""
         self._deliver = deliver
 
     def bind(self, number: int, port: Port) -> None:
@@ -176,15 +176,15 @@ class Dataplane:
             }
 
     def inject(self, number: int, frame: bytes) -> None:
-        """Let one frame enter at port `number` (bound or not), count it there, and send the frames that come out."""
+        """Run one frame as if port `number` (bound or not) had received it, and send the frames that come out."""
         with self.gate.control():
             port = self._ports.get(number)
             if port is not None:
                 port.counters.count_received(frame)
             # A packet-out was not received by the port, so the port would not record it.
             if isinstance(port, CapturedPort):
-                port.inject(frame)
-            self._process(Batch.of([number], [frame]), 0)
+                port.record_injected(frame)
+            self._process(Batch.from_frames([number], [frame]), 0)
         if self._digests is not None:
             self.wake()  # the loop has to know when a list is due
 
@@ -194,11 +194,11 @@ class Dataplane:
             self._wake_sender.send(b"\0")
 
     def wake_fileno(self) -> int:
-        """Return a descriptor. A write to it wakes the loop. It is meant for `signal.set_wakeup_fd`."""
+        """Return the descriptor that wakes the loop when it is written to, for `signal.set_wakeup_fd`."""
         return self._wake_sender.fileno()
 
-    def answers(self, within_s: float) -> bool:
-        """Wake the loop. Return whether it begins a turn within `within_s` seconds. Not for the loop's own thread."""
+    def responds_within(self, within_s: float) -> bool:
+        """Wake the loop, and wait at most `within_s`. Return whether it began a turn. Not for the loop's thread."""
         # No lock: the count is written by the loop alone, and any change of it is an answer.
         turns, until = self._turns, time.monotonic() + within_s
         self.wake()
@@ -242,8 +242,8 @@ class Dataplane:
     def _made_ready(self, number: int, port: Port) -> Port:
         """Return the port in the form in which it is bound. Raises PortError: its capture cannot be written."""
         if isinstance(port, MemoryPort):
-            port.wake_with(self.wake)
-        return port if self._captures is None else self._captures.around(number, port)
+            port.set_wake(self.wake)
+        return port if self._captures is None else self._captures.capture_port(number, port)
 
     def _open(self, number: int, port: Port) -> None:
         self._ports[number] = port
@@ -313,7 +313,7 @@ class Dataplane:
             self._process_batch(rest.train, rest.frame)
         return True
 
-    def _run_udp_loop(self, loop: UdpLoop, number: int) -> Rest | None:
+    def _run_udp_loop(self, loop: UdpLoop, number: int) -> LoopRemainder | None:
         """Carry a batch of frames from a UDP port. Return the frames that have not run. The caller holds the gate."""
         engine, outputs = self._compiled_engine, self._outputs
         assert engine is not None
@@ -323,16 +323,16 @@ class Dataplane:
         # call, and is read by `run` without the gate.
         waits = len(self._ports) == 1 and self._digests is None
         waker = self._wake_receiver.fileno() if waits else -1
-        trip = loop.serve(number, engine, outputs, self._now_us(), waker=waker)
-        self.packets += trip.frames
-        self.busy_s += trip.busy_s
+        result = loop.serve(number, engine, outputs, self._now_us(), waker=waker)
+        self.packets += result.frames
+        self.busy_s += result.busy_s
         # These outputs are not plain for the loop. They leave first, since later outputs to the same destination follow
         # them.
-        if trip.rest is not None and trip.rest.output < outputs.count:
+        if result.rest is not None and result.rest.output < outputs.count:
             started = time.perf_counter()
-            self._send(outputs, trip.rest.output, trip.rest.output_at)
+            self._send(outputs, result.rest.output, result.rest.output_at)
             self.busy_s += time.perf_counter() - started
-        return trip.rest
+        return result.rest
 
     def _process_received(self) -> None:
         if not self._received.count:

@@ -90,7 +90,7 @@ def check_port_number(number: int) -> int:
 
 
 class MemoryPort(Port):
-    """A port without a wire: two queues of frames. `inject` and `take` may be called from any thread."""
+    """A port without a wire: two queues of frames. `inject` and `pop_sent` may be called from any thread."""
 
     def __init__(self) -> None:
         self.counters = PortCounters()
@@ -98,17 +98,17 @@ class MemoryPort(Port):
         self._outgoing: deque[bytes] = deque()
         self._wake: Callable[[], None] | None = None
 
-    def wake_with(self, wake: Callable[[], None] | None) -> None:
-        """Call `wake` (None: nothing) after each `inject`. The data plane sets this when the port is bound."""
+    def set_wake(self, wake: Callable[[], None] | None) -> None:
+        """Have `wake` called after each `inject`, or nothing for None. The data plane sets it at its `bind`."""
         self._wake = wake
 
     def inject(self, frame: bytes) -> None:
-        """Let a copy of `frame` arrive at the switch. It is received at the data plane's next turn."""
+        """Queue a copy of `frame` for the switch, which receives it at the data plane's next turn."""
         self._incoming.append(bytes(frame))
         if self._wake is not None:
             self._wake()
 
-    def take(self) -> list[bytes]:
+    def pop_sent(self) -> list[bytes]:
         """Remove and return the frames that the switch has sent, oldest first."""
         return [self._outgoing.popleft() for _ in range(len(self._outgoing))]
 
@@ -127,7 +127,7 @@ class MemoryPort(Port):
         self._outgoing.append(frame)
 
     def close(self) -> None:
-        """Forget the frames that wait to enter."""
+        """Drop the frames that wait to enter. Frames that were sent stay."""
         self._incoming.clear()
 
     def describe(self) -> dict[str, Any]:

@@ -379,8 +379,8 @@ class UdpPort:
             "receive_buffer_asked_bytes": _RECEIVE_BUFFER_BYTES,
         }
 
-    def note_failure(self, number: int, *, lost: bool) -> None:
-        """Log once that Linux refuses datagrams with errno `number`: at all (`lost`), or only several in one call."""
+    def log_failure_once(self, number: int, *, lost: bool) -> None:
+        """Log once per case that Linux refuses datagrams with errno `number`: all (`lost`), or only joined ones."""
         if (number, lost) not in self._said:
             self._said.add((number, lost))
             what = "datagrams, which are lost" if lost else "datagrams sent together, which leave one by one"
@@ -391,12 +391,12 @@ class UdpPort:
         full = isinstance(error, BlockingIOError) or error.errno == errno.ENOBUFS
         self.counters.dropped["queue_full" if full else "send_error"] += count
         if not full:
-            self.note_failure(error.errno or 0, lost=True)
+            self.log_failure_once(error.errno or 0, lost=True)
 
     def _append(self, frames: FrameBuffer, peer: tuple[str, int], payloads: NDArray[np.uint8]) -> None:
         """Append payloads of equal length, [count, bytes], as frames from `peer`."""
         count, size = payloads.shape
-        rows = frames.rows(count, HEADERS_BYTES + size)
+        rows = frames.append_rows(count, HEADERS_BYTES + size)
         rows[:, :HEADERS_BYTES] = np.frombuffer(self._headers(peer, size), np.uint8)
         rows[:, HEADERS_BYTES:] = payloads
         self.counters.received += count
@@ -417,7 +417,7 @@ class UdpPort:
             self._sock.sendmsg([part.data for part in run.parts], control, 0, run.address)
         except OSError as error:
             if error.errno in _NOT_IN_SEGMENTS:
-                self.note_failure(error.errno, lost=False)
+                self.log_failure_once(error.errno, lost=False)
                 self._send_singly(run)
             else:
                 self._count_lost(error, count)

@@ -128,6 +128,6 @@ class Group(Record):
     """The number of bytes of the frames, headers included."""
 
 
-def is_wanted() -> bool:
-    """Return whether the environment leaves compiled loops on: HOPSUM_COMPILED=0 turns them off."""
+def compiled_loops_enabled() -> bool:
+    """Return False if the environment has HOPSUM_COMPILED=0, which turns compiled loops off, else True."""
     return os.environ.get(COMPILED_VARIABLE) != "0"

@@ -54,8 +54,8 @@ class CompiledEngine(Protocol):
         ...
 
 
-class Rest(NamedTuple):
-    """The rest that a call leaves to its caller: outputs from `output` on, and frames of a train from `frame` on."""
+class LoopRemainder(NamedTuple):
+    """The work that a call leaves to its caller: outputs from `output` on, and frames of a train from `frame` on."""
 
     output: int
     output_at: int
@@ -64,12 +64,12 @@ class Rest(NamedTuple):
     frame: int
 
 
-class Trip(NamedTuple):
-    """The frames that a call has carried. `busy_s` is the time in the engine and in sending."""
+class LoopResult(NamedTuple):
+    """The result of a call: the number of frames that it ran, and the seconds in the engine and in sending."""
 
     frames: int
     busy_s: float
-    rest: Rest | None
+    rest: LoopRemainder | None
 
 
 class UdpLoop:
@@ -94,14 +94,16 @@ class UdpLoop:
         self._point()
 
     def add(self, number: int, port: UdpPort) -> None:
-        """Let frames come in and leave at UDP port `port`, which has `number` in the switch."""
+        """Add UDP port `port`, number `number` of the switch, to the ports that the loop receives from and sends to."""
         self._ports[number] = port
         # The headers of a port are the same but for sender, lengths and checksum, which the loop writes for each train.
         self._heads[number] = np.frombuffer(bytearray(port.headers_of_nobody), np.uint8)
         egress = self._egresses[number]
         egress.fd, egress.most = port.descriptor, MAX_SEGMENTS if port.cuts else 1
 
-    def serve(self, number: int, engine: CompiledEngine, outputs: Outputs, now_us: int, *, waker: int = -1) -> Trip:
+    def serve(
+        self, number: int, engine: CompiledEngine, outputs: Outputs, now_us: int, *, waker: int = -1
+    ) -> LoopResult:
         """Carry and count the frames that wait at a port: BATCH_FRAMES, and the further frames of one datagram.
 
         Args:
@@ -118,8 +120,12 @@ class UdpLoop:
         # `leave` first: it moves hits and drops into the stores before anybody can read them.
         done = engine.leave(outputs)
         self._count(number)
-        rest = Rest(state.next, state.next_at, self._train_of(state.train_count), done) if state.has_rest else None
-        return Trip(state.processed, state.busy_ns / 1e9, rest)
+        rest = (
+            LoopRemainder(state.next, state.next_at, self._train_of(state.train_count), done)
+            if state.has_rest
+            else None
+        )
+        return LoopResult(state.processed, state.busy_ns / 1e9, rest)
 
     def _point(self) -> None:
         """Set the pointers of the kernel's structures."""
@@ -170,6 +176,6 @@ class UdpLoop:
                     counters.dropped[reason] += count
             for wrong, lost in ((egress.together_errno, False), (egress.alone_errno, True)):
                 if wrong:
-                    port.note_failure(wrong, lost=lost)
+                    port.log_failure_once(wrong, lost=lost)
             egress.sent = egress.sent_bytes = egress.queue_full = egress.send_error = 0
             egress.together_errno = egress.alone_errno = 0

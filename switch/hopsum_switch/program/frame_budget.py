@@ -21,14 +21,14 @@ def jumps_back(index: int, jump: Jump | JumpIfZero) -> bool:
     return jump.to <= index
 
 
-def action_loops(action: ActionIR) -> bool:
+def action_has_loop(action: ActionIR) -> bool:
     """Return whether an action can run one of its operations twice."""
     return any(isinstance(op, Jump | JumpIfZero) and jumps_back(index, op) for index, op in enumerate(action.body))
 
 
-def control_loops(control: PipelineIR) -> bool:
+def control_has_loop(control: PipelineIR) -> bool:
     """Return whether an action of a control loops."""
-    return any(action_loops(action) for action in control.runnable())
+    return any(action_has_loop(action) for action in control.runnable())
 
 
 def parser_cycles(parser: ParserIR) -> dict[str, frozenset[str]]:

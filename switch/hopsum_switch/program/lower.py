@@ -31,7 +31,7 @@ from .lower_expressions import (
     lower_header,
 )
 from .p4_source import SourceInfo, at
-from .unsupported import refuse
+from .unsupported import unsupported_error
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ _HIT, _MISS = "__HIT__", "__MISS__"
 def lower_pipeline(pipeline: js.PipelineJson, scope: ProgramScope) -> p4.PipelineIR:
     """Return one control with all names resolved. Raises: ProgramError."""
     for profile in pipeline.action_profiles:
-        raise refuse("action profile", profile.name, profile.source)
+        raise unsupported_error("action profile", profile.name, profile.source)
     nodes: dict[str, p4.NodeIR] = {}
     for table in pipeline.tables:
         nodes[table.name] = _table(table, scope)
@@ -106,10 +106,10 @@ def _direct_meter(table: js.TableJson, scope: ProgramScope) -> p4.MeterIR | None
 
 def _refuse_table(table: js.TableJson) -> None:
     if table.type != "simple":
-        raise refuse("action profile", f"table {table.name} of type {table.type}", table.source)
+        raise unsupported_error("action profile", f"table {table.name} of type {table.type}", table.source)
     for kind in (table.match_type, *(key.match_type for key in table.key)):
         if kind not in _KINDS:
-            raise refuse("match kind", f"{kind} in table {table.name}", table.source)
+            raise unsupported_error("match kind", f"{kind} in table {table.name}", table.source)
 
 
 def _successors(table: js.TableJson, actions: Mapping[str, p4.ActionIR]) -> dict[int, str | None]:
@@ -124,7 +124,7 @@ def _key(key: js.KeyJson, scope: ProgramScope, source: SourceInfo | None) -> p4.
     if isinstance(key.target, js.ExpressionOperand):
         element = lower_element(key.target, place)
         if element is None:
-            raise refuse("expression", f"operator {key.target.op} as a key", source)
+            raise unsupported_error("expression", f"operator {key.target.op} as a key", source)
         name, bits = key.name or key.target.op, element[0][0].bits
         return p4.KeyIR(name, _KINDS[key.match_type], lower_data(key.target, place), bits, None, key.mask)
     if not isinstance(key.target, js.FieldOperand):  # a header has match type valid, which was refused
@@ -210,13 +210,13 @@ def _cases(state: js.ParseStateJson, key_bits: int) -> Iterator[p4.TransitionCas
         if transition.type == "default":
             continue
         if transition.type == "parse_vset":
-            raise refuse("value set", f"transition of state {state.name}", state.source)
+            raise unsupported_error("value set", f"transition of state {state.name}", state.source)
         yield _case(transition, state, key_bits)
 
 
 def _case(transition: js.TransitionJson, state: js.ParseStateJson, key_bits: int) -> p4.TransitionCase:
     if transition.type != "hexstr":
-        raise refuse("parser operation", f"transition {transition.type} of state {state.name}", state.source)
+        raise unsupported_error("parser operation", f"transition {transition.type} of state {state.name}", state.source)
     # Each piece of a key is padded to whole bytes at the left, so values and masks are wider than the fields.
     everything = (1 << key_bits) - 1
     mask = everything if transition.mask is None else transition.mask
@@ -260,7 +260,7 @@ def _op(op: js.PrimitiveJson, scope: ProgramScope, state: js.ParseStateJson) -> 
         return p4.Verify(lower_bool(_arg(op, 0, place), place), lower_data(_arg(op, 1, place), place))
     if op.op == "advance":
         return p4.Advance(lower_data(_arg(op, 0, place), place))
-    raise refuse("parser operation", f"{op.op} in state {state.name}", place.source)
+    raise unsupported_error("parser operation", f"{op.op} in state {state.name}", place.source)
 
 
 def _extract(op: js.PrimitiveJson, place: ExpressionContext) -> p4.ParserOp:
@@ -269,17 +269,17 @@ def _extract(op: js.PrimitiveJson, place: ExpressionContext) -> p4.ParserOp:
         return p4.ExtractNext(place.scope.stacks.find(target.name, place.source))
     if isinstance(target, js.OtherOperand):
         construct = "header union" if target.type == "union_stack" else "operand"
-        raise refuse(construct, f"extract to {target.type}", place.source)
+        raise unsupported_error(construct, f"extract to {target.type}", place.source)
     header = lower_header(target, place)
     if header.variable is not None:
-        raise refuse("varbit", f"extract of {header.name} without a length", place.source)
+        raise unsupported_error("varbit", f"extract of {header.name} without a length", place.source)
     return p4.Extract(header)
 
 
 def _extract_variable(op: js.PrimitiveJson, place: ExpressionContext) -> p4.ParserOp:
     target = _arg(op, 0, place)
     if not isinstance(target, js.NamedOperand) or target.type != "header":
-        raise refuse("varbit", "extract with a length to something else than a header", place.source)
+        raise unsupported_error("varbit", "extract with a length to something else than a header", place.source)
     header = lower_header(target, place)
     if header.variable is None:
         raise ProgramError(f"{header.name} has no variable-length field{at(place.source)}")
@@ -297,7 +297,7 @@ def _target(operand: js.Operand, place: ExpressionContext) -> FieldIR:
     if not isinstance(operand, js.FieldOperand):
         raise ProgramError(f"the parser sets something that is not a field{at(place.source)}")
     if operand.field == VALIDITY_FIELD:
-        raise refuse("validity write", f"{operand.header}.{operand.field}", place.source)
+        raise unsupported_error("validity write", f"{operand.header}.{operand.field}", place.source)
     return place.scope.field(operand, place.source)
 
 
@@ -315,7 +315,7 @@ def lower(program: js.ProgramJson, digest: str) -> p4.ProgramIR:
     """Return the program with all names resolved. Raises: ProgramError."""
     for section, construct in _REFUSED_SECTIONS.items():
         for item in getattr(program, section):
-            raise refuse(construct, item.name or section, item.source)
+            raise unsupported_error(construct, item.name or section, item.source)
     # The order is that of the references: headers, what is made of headers, state, actions, then the controls that call
     # them.
     scope = ProgramScope()
@@ -368,7 +368,7 @@ def _only(blocks: Sequence[T], kind: str) -> T:
 def _deparser(program: js.ProgramJson, scope: ProgramScope) -> p4.DeparserIR:
     deparser = _only(program.deparsers, "deparsers")
     for primitive in deparser.primitives:
-        raise refuse("primitive", f"{primitive.op} in the deparser", primitive.source)
+        raise unsupported_error("primitive", f"{primitive.op} in the deparser", primitive.source)
     return p4.DeparserIR(tuple(scope.headers.find(name, None) for name in deparser.order))
 
 

@@ -19,7 +19,7 @@ from .lower_expressions import (
     lower_union,
 )
 from .p4_source import at
-from .unsupported import refuse
+from .unsupported import unsupported_error
 
 Arguments = tuple[js.Operand, ...]
 
@@ -38,9 +38,9 @@ def lower_primitive(
     """Return one primitive call as an operation. Raises: ProgramError."""
     place = ExpressionContext(scope, params, primitive.source)
     if primitive.op in _REFUSED:
-        raise refuse(_REFUSED[primitive.op], f"primitive {primitive.op}", primitive.source)
+        raise unsupported_error(_REFUSED[primitive.op], f"primitive {primitive.op}", primitive.source)
     if primitive.op not in _PRIMITIVES:
-        raise refuse("primitive", primitive.op, primitive.source)
+        raise unsupported_error("primitive", primitive.op, primitive.source)
     count, build = _PRIMITIVES[primitive.op]
     if len(primitive.parameters) != count:
         raise ProgramError(
@@ -188,7 +188,7 @@ def _target(arg: js.Operand, place: ExpressionContext) -> FieldIR:
         lower_data(arg, place)  # refuses unsupported operands by their own name
         raise ProgramError(f"assignment to something that is not a field{at(place.source)}")
     if arg.field == VALIDITY_FIELD:
-        raise refuse("validity write", f"{arg.header}.{arg.field}", place.source)
+        raise unsupported_error("validity write", f"{arg.header}.{arg.field}", place.source)
     return place.scope.field(arg, place.source)
 
 

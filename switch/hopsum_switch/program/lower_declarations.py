@@ -9,7 +9,7 @@ from . import p4c_json as js
 from .ir_expressions import DataExpr, FieldIR, FieldRef, HeaderIR, VariableIR
 from .lower_expressions import INDEX_BITS, ExpressionContext, ProgramScope, lower_bool, lower_data, lower_header
 from .p4_source import at
-from .unsupported import refuse
+from .unsupported import unsupported_error
 
 LENGTH_FIELD, LENGTH_BITS = "$length$", 32
 _PAYLOAD = js.OtherOperand("payload")
@@ -38,7 +38,7 @@ def _header(header: js.HeaderJson, kind: js.HeaderTypeJson, index: int, first_sl
     for field in kind.fields:
         bits = _variable_bits(header, kind) if field.bits is None else field.bits
         if field.saturating:
-            raise refuse("saturating field", f"{header.name}.{field.name}", header.source)
+            raise unsupported_error("saturating field", f"{header.name}.{field.name}", header.source)
         if bits <= 0 or (field.signed and bits < 2):
             raise ProgramError(f"{header.name}.{field.name}: width {bits} is impossible")
         # Slots are dense over the whole program: a packet is one list of values in the interpreter.
@@ -56,7 +56,7 @@ def _header(header: js.HeaderJson, kind: js.HeaderTypeJson, index: int, first_sl
 def _variable_bits(header: js.HeaderJson, kind: js.HeaderTypeJson) -> int:
     """Return the most bits that a header's variable-length field can have."""
     if header.metadata or sum(field.bits is None for field in kind.fields) > 1:
-        raise refuse("varbit", f"field of {header.name}", header.source)
+        raise unsupported_error("varbit", f"field of {header.name}", header.source)
     return 8 * (kind.max_bytes or 0) - sum(field.bits or 0 for field in kind.fields)
 
 
@@ -76,7 +76,7 @@ def declare_state(program: js.ProgramJson, scope: ProgramScope) -> None:
 
 def _calculation(calculation: js.CalculationJson, scope: ProgramScope) -> p4.CalculationIR:
     if calculation.algo not in HASH_ALGORITHMS:
-        raise refuse("hash algorithm", f"{calculation.algo} of {calculation.name}", calculation.source)
+        raise unsupported_error("hash algorithm", f"{calculation.algo} of {calculation.name}", calculation.source)
     place = ExpressionContext(scope, (), calculation.source)
     payload = [operand for operand in calculation.input if operand == _PAYLOAD]
     inputs = tuple(_input(operand, place) for operand in calculation.input if operand != _PAYLOAD)
@@ -92,13 +92,13 @@ def _input(operand: js.Operand, place: ExpressionContext) -> p4.CalculationInput
     if isinstance(operand, js.NamedOperand):
         header = lower_header(operand, place)
         return p4.CalculationInput(None, header, 0, header.bits)
-    raise refuse("operand", f"calculation input {type(operand).__name__}", place.source)
+    raise unsupported_error("operand", f"calculation input {type(operand).__name__}", place.source)
 
 
 def lower_checksum(checksum: js.ChecksumJson, scope: ProgramScope) -> p4.ChecksumIR:
     """Return a checksum with all names resolved. Raises: ProgramError."""
     if checksum.type != "generic":
-        raise refuse("checksum type", f"{checksum.type} of {checksum.name}", checksum.source)
+        raise unsupported_error("checksum type", f"{checksum.type} of {checksum.name}", checksum.source)
     place = ExpressionContext(scope, (), checksum.source)
     return p4.ChecksumIR(
         name=checksum.name,
@@ -135,7 +135,7 @@ def declare_stacks(program: js.ProgramJson, scope: ProgramScope) -> None:
 def _elements(stack: js.HeaderStackJson, by_id: dict[int, str], scope: ProgramScope) -> tuple[HeaderIR, ...]:
     headers = _headers(stack, by_id, scope)
     if any(header.variable is not None for header in headers):
-        raise refuse("varbit", f"header stack {stack.name}", stack.source)
+        raise unsupported_error("varbit", f"header stack {stack.name}", stack.source)
     if not headers or {header.type_name for header in headers} != {stack.header_type}:
         raise ProgramError(f"header stack {stack.name}: the elements are not of its type{at(stack.source)}")
     return headers
@@ -164,7 +164,9 @@ def _preserved(item: js.FieldListJson, scope: ProgramScope) -> list[FieldIR]:
     fields = []
     for element in item.elements:
         if not isinstance(element, js.FieldOperand):
-            raise refuse("operand", f"{type(element).__name__} in field list {item.name or item.id}", item.source)
+            raise unsupported_error(
+                "operand", f"{type(element).__name__} in field list {item.name or item.id}", item.source
+            )
         fields.append(scope.field(element, item.source))
     return fields
 
@@ -193,7 +195,7 @@ def declare_meters(program: js.ProgramJson, scope: ProgramScope) -> None:
 
 def _meter(meter: js.MeterJson, scope: ProgramScope) -> p4.MeterIR:
     if meter.rate_count != _RATES:
-        raise refuse("meter", f"{meter.name} with {meter.rate_count} rates", meter.source)
+        raise unsupported_error("meter", f"{meter.name} with {meter.rate_count} rates", meter.source)
     table, size = bound_table(meter), meter.size or 0
     if meter.type not in _UNITS or (table is None and size <= 0):
         raise ProgramError(f"meter {meter.name}: type {meter.type!r} or size {size} is impossible{at(meter.source)}")

@@ -11,7 +11,7 @@ from . import ir as p4
 from . import ir_expressions as ex
 from . import p4c_json as js
 from .p4_source import SourceInfo, at
-from .unsupported import refuse
+from .unsupported import unsupported_error
 
 # Names in reach while a program is resolved.
 
@@ -164,10 +164,12 @@ def lower_header(operand: js.Operand | None, place: ExpressionContext) -> ex.Hea
     if isinstance(operand, js.ExpressionOperand) and operand.op == "dereference_header_stack":
         stack, index = _element(operand, place)
         if not isinstance(index, ex.Const) or not 0 <= index.value < len(stack.headers):
-            raise refuse("header stack", f"an element of {stack.name} that is chosen at run time", place.source)
+            raise unsupported_error(
+                "header stack", f"an element of {stack.name} that is chosen at run time", place.source
+            )
         return stack.headers[index.value]
     if isinstance(operand, js.StackFieldOperand):
-        raise refuse("header stack", f"the last element of {operand.stack} as a whole", place.source)
+        raise unsupported_error("header stack", f"the last element of {operand.stack} as a whole", place.source)
     if isinstance(operand, js.ExpressionOperand) and operand.op == "access_union_header":
         union = lower_union(operand.left, place)
         assert isinstance(operand.right, js.HexOperand)  # the reader makes it so
@@ -260,7 +262,7 @@ def _binary(op: ex.BinaryOp, expr: js.ExpressionOperand, place: ExpressionContex
     if op in (ex.BinaryOp.DIV, ex.BinaryOp.MOD):
         # A positive constant cannot be 0 at run time, and the format says nothing of the rounding of negative values.
         if left.type.signed or not isinstance(right, ex.Const) or right.value <= 0:
-            raise refuse("division", f"operator {op.value}", place.source)
+            raise unsupported_error("division", f"operator {op.value}", place.source)
     elif op in (ex.BinaryOp.SHL, ex.BinaryOp.SHR) and right.type.signed:
         raise ProgramError(f"shift by a value that may be negative{at(place.source)}")
     return ex.Binary(op, left, right, ex.binary_type(op, left, right))
@@ -331,13 +333,13 @@ def _is_bool(operand: js.Operand | None) -> bool:
 
 def _unknown_operator(expr: js.ExpressionOperand, place: ExpressionContext) -> ProgramError:
     if expr.op in _UNION_OPERATORS:
-        return refuse("header union", f"operator {expr.op}", place.source)
-    return refuse("expression", f"operator {expr.op}", place.source)
+        return unsupported_error("header union", f"operator {expr.op}", place.source)
+    return unsupported_error("expression", f"operator {expr.op}", place.source)
 
 
 def _misfit(operand: js.Operand | None, wanted: str, place: ExpressionContext) -> ProgramError:
     if isinstance(operand, js.OtherOperand):
         construct = _REFUSED_OPERANDS.get(operand.type, "operand")
-        return refuse(construct, f"operand of type {operand.type}", place.source)
+        return unsupported_error(construct, f"operand of type {operand.type}", place.source)
     found = "nothing" if operand is None else type(operand).__name__.removesuffix("Operand").lower()
     return ProgramError(f"expected {wanted}, found {found}{at(place.source)}")

@@ -35,6 +35,6 @@ UNSUPPORTED: Mapping[str, str] = {
 }
 
 
-def refuse(construct: str, what: str, source: SourceInfo | None = None) -> UnsupportedError:
-    """Return an error to raise for a key of `UNSUPPORTED`. It names the object `what` and its place in the source."""
+def unsupported_error(construct: str, what: str, source: SourceInfo | None = None) -> UnsupportedError:
+    """Return an error to raise for `construct`, a key of `UNSUPPORTED`. It names the object `what` and its source."""
     return UnsupportedError(f"unsupported {construct}: {what}{at(source)}; not run: {UNSUPPORTED[construct]}")

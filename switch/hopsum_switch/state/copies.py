@@ -56,8 +56,8 @@ class _CopyStore(Generic[_Copies]):
         except KeyError:
             raise NotFoundError(f"no {self.kind} {number}") from None
 
-    def everything(self) -> dict[int, _Copies]:
-        """Return all multicast groups, or all clone sessions, by their number, in a new dictionary."""
+    def all_by_number(self) -> dict[int, _Copies]:
+        """Return all multicast groups, or all clone sessions, in a new dictionary by their number."""
         return dict(self._values)
 
     def _check(self, number: int, replicas: Sequence[PortCopy]) -> tuple[PortCopy, ...]:

@@ -36,8 +36,8 @@ class MeterConfig(NamedTuple):
     pburst: int
 
 
-def checked(config: MeterConfig) -> MeterConfig:
-    """Return `config` itself. Raises: InvalidArgumentError (a negative value, or pir smaller than cir)."""
+def check_meter_config(config: MeterConfig) -> MeterConfig:
+    """Return `config` if it is valid. Raises: InvalidArgumentError (a negative value, or pir smaller than cir)."""
     if min(config) < 0 or config.pir < config.cir:
         raise InvalidArgumentError(f"a meter needs rates and bursts of 0 or more and pir >= cir, not {config}")
     return config
@@ -71,7 +71,7 @@ class MeterCell:
 
     def configure(self, config: MeterConfig | None) -> None:
         """Configure the meter and fill its buckets. None: always green. Raises: InvalidArgumentError (no change)."""
-        self.config = None if config is None else checked(config)
+        self.config = None if config is None else check_meter_config(config)
         self._peak = _Bucket(0, 0) if config is None else _Bucket(config.pir, config.pburst)
         self._committed = _Bucket(0, 0) if config is None else _Bucket(config.cir, config.cburst)
 

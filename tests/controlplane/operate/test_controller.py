@@ -214,7 +214,7 @@ class Stumbling:
     def expire(self) -> None:
         self._count("leases")
 
-    def excuse(self, away_s: float) -> None:
+    def extend_for_absence(self, away_s: float) -> None:
         assert away_s > 0
 
     def reconcile(self, switch: str) -> None:
@@ -228,7 +228,7 @@ class Stumbling:
             raise RuntimeError("stumbled")
 
 
-def test_the_pulse_goes_on_whatever_fails(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_threads_continue_whatever_fails(caplog: pytest.LogCaptureFixture) -> None:
     controller = Stumbling()
     with MaintenanceThreads(controller, period_s=0.001):  # type: ignore[arg-type]
         assert controller.enough.wait(START_S)
@@ -246,14 +246,14 @@ class Leases:
         self.told: list[float | str] = []
         self.liveness = self
 
-    def excuse(self, away_s: float) -> None:
+    def extend_for_absence(self, away_s: float) -> None:
         self.told.append(away_s)
 
     def expire(self) -> None:
         self.told.append("expire")
 
 
-def test_the_pulse_excuses_everybody_for_its_absence() -> None:
+def test_leases_are_extended_for_an_absence_of_the_controller() -> None:
     controller, now_s = Leases(), 100.0
     maintenance = MaintenanceThreads(controller, period_s=0.25, clock=lambda: now_s)  # type: ignore[arg-type]
     for passed_s in (0.25, 0.9, 60.0, 0.25):  # stopped for a minute, then not any more

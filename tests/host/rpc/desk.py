@@ -149,7 +149,7 @@ class Desk:
                 switch_unreachable=unreachable,
             )
 
-    def disconnected(self, job: str, rank: int, secret: bytes) -> None:
+    def shorten_lease(self, job: str, rank: int, secret: bytes) -> None:
         with self.changed:
             self._know(job, rank, secret)
             self.gone.append(rank)
@@ -165,8 +165,8 @@ class Desk:
             self.unfinished.append(unfinished)
             self._stepped()
 
-    def follow(self, job: str) -> None:
-        self.before("follow")
+    def reconcile_job(self, job: str) -> None:
+        self.before("reconcile_job")
 
     def create_job(self, request: JobSpec) -> pb.CreateJobResponse:
         self.before("create_job")

@@ -287,7 +287,7 @@ def test_leaving_waits_for_no_switch() -> None:
     go_on, follows = threading.Event(), threading.Event()
 
     def wait(name: str) -> None:
-        if name == "follow":
+        if name == "reconcile_job":
             follows.set()
             go_on.wait(60)
 

@@ -136,7 +136,7 @@ FIELD_VALUES = st.fixed_dictionaries(
 
 
 def slots(values: dict[str, int]) -> list[int]:
-    result = LAYOUT.fresh()
+    result = LAYOUT.initial_values()
     for name, value in values.items():
         result[PROGRAM.field("h", name).slot] = value
     return result

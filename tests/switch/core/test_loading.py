@@ -22,7 +22,7 @@ from hopsum_switch.engine import Engine, Output
 from hopsum_switch.errors import ProgramError, UnsupportedError
 from hopsum_switch.program import load_program
 from hopsum_switch.program.p4_source import SourceInfo
-from hopsum_switch.program.unsupported import UNSUPPORTED, refuse
+from hopsum_switch.program.unsupported import UNSUPPORTED, unsupported_error
 
 from .builder import SOURCE, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 
@@ -316,7 +316,7 @@ def test_every_construct_of_the_list_is_refused_somewhere() -> None:
 
 def test_only_listed_constructs_can_be_refused() -> None:
     with pytest.raises(KeyError):
-        refuse("something else", "thing")
+        unsupported_error("something else", "thing")
 
 
 PACKAGE = Path(hopsum_switch.__file__).parent

@@ -260,7 +260,7 @@ def test_groups_are_inserted_modified_and_deleted() -> None:
     store.insert(5, [PortCopy(1, 0)])
     store.modify(5, [PortCopy(2, 0), PortCopy(2, 1)])
     assert store.get(5) == ((2, 0), (2, 1))
-    assert store.everything() == {5: ((2, 0), (2, 1))}
+    assert store.all_by_number() == {5: ((2, 0), (2, 1))}
     store.delete(5)
     assert store.replicas(5) == ()
 
@@ -284,4 +284,4 @@ def test_refused_group_writes_change_nothing(write: Callable[[MulticastStore], N
     store.insert(1, [PortCopy(4, 4)])
     with pytest.raises(error):
         write(store)
-    assert store.everything() == {1: ((4, 4),)}
+    assert store.all_by_number() == {1: ((4, 4),)}

@@ -402,6 +402,6 @@ def test_sessions_are_checked() -> None:
     with pytest.raises(NotFoundError):
         store.delete(2)
     store.modify(1, [PortCopy(2, 5)])
-    assert store.everything() == {1: ((PortCopy(2, 5),), 0)}
+    assert store.all_by_number() == {1: ((PortCopy(2, 5),), 0)}
     store.delete(1)
     assert store.find(1) is None

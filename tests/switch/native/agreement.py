@@ -43,7 +43,7 @@ class Pair:
             for number, (port, frame) in enumerate(frames)
             for output in self.reference.process(port, frame, now_us)
         ]
-        batch = Batch.of([port for port, _ in frames], [frame for _, frame in frames])
+        batch = Batch.from_frames([port for port, _ in frames], [frame for _, frame in frames])
         outputs, done, got = Outputs(130, 1 << 18), 0, []
         while done < len(frames):
             done = self.native.process_batch(batch, outputs, first=done, now_us=now_us)

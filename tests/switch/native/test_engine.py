@@ -47,7 +47,7 @@ def builder_of(*primitives: Json, fields: tuple[Any, ...] = (("a", 8), ("b", 8))
 def test_a_batch_stops_where_the_outputs_may_not_fit_and_goes_on() -> None:
     engine = NativeEngine(builder_of(assign(GROUP, field("h", "a"))).load())
     engine.multicast.insert(1, [PortCopy(port, port) for port in range(3)])
-    batch, outputs = Batch.of([0] * 5, [b"\x01\x02payload"] * 5), Outputs(7, 1000)
+    batch, outputs = Batch.from_frames([0] * 5, [b"\x01\x02payload"] * 5), Outputs(7, 1000)
     assert engine.process_batch(batch, outputs) == 2
     assert outputs.sources[: outputs.count].tolist() == [0, 0, 0, 1, 1, 1]
     assert engine.process_batch(batch, outputs, first=2) == 4
@@ -71,7 +71,7 @@ def test_batches_that_lie_outside_their_buffer_are_refused(
 def test_an_empty_batch_does_nothing() -> None:
     engine = NativeEngine(builder_of().load())
     outputs = Outputs(1, 100)
-    assert engine.process_batch(Batch.of([], []), outputs) == 0
+    assert engine.process_batch(Batch.from_frames([], []), outputs) == 0
     assert outputs.frames() == []
 
 

@@ -25,7 +25,7 @@ from hopsum_switch.p4runtime.entities import write_update
 from hopsum_switch.p4runtime.pipeline_config import CheckedPipeline, RunningPipeline, verify
 from hopsum_switch.ports.engines import FrameByFrame
 from hopsum_switch.program import load_program
-from hopsum_switch.program.frame_budget import MAX_STEPS, control_loops, parser_cycles
+from hopsum_switch.program.frame_budget import MAX_STEPS, control_has_loop, parser_cycles
 from hopsum_switch.state.copies import PortCopy
 from hopsum_switch.state.entry_lookup import Exact, Range, Ternary
 
@@ -204,7 +204,7 @@ def test_a_batch_is_cut_so_that_others_come_in_between() -> None:
     traffic = [(0, frame(number)) for number in turns]
     pair.process_batch(traffic)
     assert dropped(pair) == 3
-    batch, outputs = Batch.of([0] * len(turns), [data for _, data in traffic]), Outputs(100, 1 << 16)
+    batch, outputs = Batch.from_frames([0] * len(turns), [data for _, data in traffic]), Outputs(100, 1 << 16)
     ends = [0]
     while ends[-1] < len(turns):
         ends.append(pair.native.process_batch(batch, outputs, first=ends[-1]))
@@ -214,7 +214,7 @@ def test_a_batch_is_cut_so_that_others_come_in_between() -> None:
 
 def test_the_interpreter_ends_a_batch_when_frames_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = FrameByFrame(Engine(looping().load()), lambda port, size: None)
-    batch, outputs = Batch.of([0] * 5, [frame(1)] * 5), Outputs(1, 1)
+    batch, outputs = Batch.from_frames([0] * 5, [frame(1)] * 5), Outputs(1, 1)
     assert engine.process_batch(batch, outputs) == 5
     monkeypatch.setattr("hopsum_switch.ports.engines.LONGEST_S", 0.0)
     assert engine.process_batch(batch, outputs, first=3) == 4
@@ -332,8 +332,8 @@ def test_cycles_of_a_parser_are_found() -> None:
 def test_the_shipped_program_has_no_loop_and_pays_for_none() -> None:
     program = load_program(Path(compiled_program()[0]).read_text())
     assert not parser_cycles(program.parser)
-    assert not control_loops(program.ingress)
-    assert not control_loops(program.egress)
+    assert not control_has_loop(program.ingress)
+    assert not control_has_loop(program.egress)
 
 
 def test_wide_lanes_of_the_shipped_program_are_words(monkeypatch: pytest.MonkeyPatch) -> None:

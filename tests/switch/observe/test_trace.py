@@ -18,8 +18,8 @@ from hopsum_switch.engine import Engine
 from hopsum_switch.errors import UnsupportedError
 from hopsum_switch.interp.observer import Observer
 from hopsum_switch.native.native_engine import NativeEngine
-from hopsum_switch.observe.snapshot import SnapshotError, freeze, full_name
-from hopsum_switch.observe.trace import Trace, TraceWriter, shortened, trace_to
+from hopsum_switch.observe.snapshot import SnapshotError, full_name, take_snapshot
+from hopsum_switch.observe.trace import Trace, TraceWriter, shorten_number, trace_to
 from hopsum_switch.program import load_program
 from hopsum_switch.state.copies import PortCopy
 
@@ -207,8 +207,8 @@ def test_a_valid_header_that_is_not_emitted_is_named() -> None:
 
 
 def test_long_numbers_and_frames_are_shortened() -> None:
-    assert shortened((1 << 80) - 1) == "0x" + "f" * 20
-    assert shortened(0x12345678 << 480 | 0x9ABCDEF0) == "0x12345678..9abcdef0 (128 digits)"
+    assert shorten_number((1 << 80) - 1) == "0x" + "f" * 20
+    assert shorten_number(0x12345678 << 480 | 0x9ABCDEF0) == "0x12345678..9abcdef0 (128 digits)"
     data = frame(5, payload=bytes(100))
     (text,) = texts_of((0, data))
     assert f"  frame {data.hex()[:128]}.. (114 bytes)" in text.splitlines()
@@ -427,7 +427,7 @@ REGISTER, COUNTER = "StationIngress.last_source", "StationIngress.received"
 def test_it_holds_all_cells_and_stays_as_it_was_taken(backend: type[Engine]) -> None:
     engine = backend(STATION)
     engine.process(3, frame(4))
-    snapshot = freeze(engine)
+    snapshot = take_snapshot(engine)
     engine.process(3, frame(4))
     engine.registers.write(REGISTER, 5, 99)
     shown = snapshot.as_json()
@@ -449,11 +449,11 @@ def test_names_may_be_cut_to_their_last_parts() -> None:
 
 
 def test_what_cannot_be_selected_is_named() -> None:
-    snapshot = freeze(station())
+    snapshot = take_snapshot(station())
     with pytest.raises(SnapshotError, match="no register or counter 'nothing': there are Station"):
         snapshot.as_json([REGISTER, "nothing"])
 
 
 def test_direct_counters_are_left_to_table_reads() -> None:
-    assert set(freeze(station()).counters) == {COUNTER}
-    assert freeze(Engine(build().load())).counters.keys() == {"c"}
+    assert set(take_snapshot(station()).counters) == {COUNTER}
+    assert take_snapshot(Engine(build().load())).counters.keys() == {"c"}

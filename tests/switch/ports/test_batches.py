@@ -38,7 +38,7 @@ def test_a_buffer_grows_and_is_used_again() -> None:
         for frame in frames[:-2]:
             buffer.add(frame)
         buffer.port = 8
-        buffer.rows(2, 3)[:] = [[1, 2, 3], [4, 5, 6]]
+        buffer.append_rows(2, 3)[:] = [[1, 2, 3], [4, 5, 6]]
         batch = buffer.batch()
         assert [batch.frame(n) for n in range(buffer.count)] == [*frames[:-2], b"\1\2\3", b"\4\5\6"]
         assert batch.ports.tolist() == [7] * (buffer.count - 2) + [8] * 2
@@ -80,8 +80,8 @@ def test_a_port_of_single_frames_takes_and_gives_batches() -> None:
     form.receive_batch(buffer)
     batch = buffer.batch()
     assert [batch.frame(n) for n in range(buffer.count)] == frames
-    form.send_batch(Frames.of(frames).select(slice(1, 3)))
-    assert port.take() == frames[1:3]
+    form.send_batch(Frames.from_bytes(frames).select(slice(1, 3)))
+    assert port.pop_sent() == frames[1:3]
 
 
 def test_single_frame_engines_run_few_frames_at_a_time_and_fail_alone() -> None:
@@ -93,7 +93,7 @@ def test_single_frame_engines_run_few_frames_at_a_time_and_fail_alone() -> None:
 
     failures: list[tuple[int, int]] = []
     engine, outputs = FrameByFrame(Fragile(), lambda *failure: failures.append(failure)), Outputs(0, 0)
-    batch = Batch.of([4] * 40, [b"ab", b"bad", *[b"cd"] * 38])
+    batch = Batch.from_frames([4] * 40, [b"ab", b"bad", *[b"cd"] * 38])
     assert engine.process_batch(batch, outputs) == RECEIVE_BATCH
     assert failures == [(4, 3)]
     assert outputs.sources[:3].tolist() == [0, 0, 2]
@@ -140,7 +140,7 @@ def test_one_batch_through_a_data_plane_is_its_frames_one_by_one(engine: Callabl
             for number in (1, 2, 0):
                 dataplane.bind(number, ports[number])
             await_that(lambda dataplane=dataplane: dataplane.stats()["packets"] == len(frames))
-            results.append((ports[1].take(), ports[2].take(), dataplane.stats()["dropped"]))
+            results.append((ports[1].pop_sent(), ports[2].pop_sent(), dataplane.stats()["dropped"]))
     single, burst = results
     assert burst == single
     assert len(single[0]) > 1000
@@ -173,7 +173,7 @@ def test_a_batch_on_which_the_engine_fails_stops_nothing(caplog: pytest.LogCaptu
             source.inject(b"x")
             source.inject(b"y")
         await_that(lambda: dataplane.stats()["packets"] == 5)
-        assert out.take() == [b"x", b"y"]
+        assert out.pop_sent() == [b"x", b"y"]
     assert "failed on 3 frames" in caplog.text
     assert "a bug" in caplog.text
 

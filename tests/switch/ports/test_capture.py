@@ -35,7 +35,7 @@ def recorded(path: Path) -> list[tuple[int, bytes]]:
 
 def test_both_directions_with_times_in_order(tmp_path: Path) -> None:
     memory = MemoryPort()
-    port = CaptureFolder(tmp_path / "new" / "folder").around(3, memory)
+    port = CaptureFolder(tmp_path / "new" / "folder").capture_port(3, memory)
     memory.inject(bytes(60))
     assert port.receive() == [bytes(60)]
     port.send(bytes(range(61)))
@@ -52,23 +52,23 @@ def test_both_directions_with_times_in_order(tmp_path: Path) -> None:
 
 def test_batches_are_recorded_frame_by_frame(tmp_path: Path) -> None:
     memory = MemoryPort()
-    port = CaptureFolder(tmp_path).around(1, memory)
+    port = CaptureFolder(tmp_path).capture_port(1, memory)
     buffer = FrameBuffer()
     buffer.add(b"of another port")
     for number in range(3):
         memory.inject(bytes([number]) * 20)
     port.receive_batch(buffer)
-    port.send_batch(Frames.of([b"a" * 30, b"b" * 31]))
+    port.send_batch(Frames.from_bytes([b"a" * 30, b"b" * 31]))
     arrived = [(INBOUND, bytes([number]) * 20) for number in range(3)]
     assert recorded(tmp_path / "port1.pcapng") == [*arrived, (OUTBOUND, b"a" * 30), (OUTBOUND, b"b" * 31)]
     assert buffer.count == 4
-    assert memory.take() == [b"a" * 30, b"b" * 31]
+    assert memory.pop_sent() == [b"a" * 30, b"b" * 31]
     port.close()
 
 
 def test_a_udp_ports_frames_have_the_headers_that_the_program_sees(tmp_path: Path) -> None:
     udp = UdpPort.bind(7, UdpAddress("127.0.0.1", 0), UdpAddress("10.0.0.254", 24677))
-    port = CaptureFolder(tmp_path).around(7, udp)
+    port = CaptureFolder(tmp_path).capture_port(7, udp)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
         peer.bind(("127.0.0.1", 0))
         peer.sendto(b"up", udp.address)
@@ -140,12 +140,12 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 def test_traffic_goes_on_where_the_disk_is_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     memory = MemoryPort()
-    port = CaptureFolder(tmp_path).around(1, memory)
+    port = CaptureFolder(tmp_path).capture_port(1, memory)
     fill(port)
     with caplog.at_level(logging.WARNING, "hopsum_switch.ports"):
         port.send(bytes(60))
         port.send(bytes(61))
-    assert memory.take() == [bytes(60), bytes(61)]
+    assert memory.pop_sent() == [bytes(60), bytes(61)]
     assert [record.message for record in caplog.records] == [
         f"capture {tmp_path / 'port1.pcapng'} ends here, the switch continues without it: No space left on device"
     ]

@@ -60,8 +60,8 @@ def test_frames_go_through_memory_and_unix_ports() -> None:
             assert [outside.recv(10), outside.recv(10)] == [b"ab", b"ba"]
         outside.send(b"cd")
         await_that(lambda: dataplane.ports()[0]["sent"] == 2)
-        assert memory.take() == [b"cd", b"dc"]
-        assert memory.take() == []
+        assert memory.pop_sent() == [b"cd", b"dc"]
+        assert memory.pop_sent() == []
         assert dataplane.stats()["packets"] == 101
 
 

@@ -29,7 +29,7 @@ from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.udp import UdpPort
 from hopsum_switch.ports.udp_frames import checksum, headers
 from hopsum_switch.ports.udp_layout import COMPILED_VARIABLE, DESTINATIONS, Egress
-from hopsum_switch.ports.udp_loop import Rest, UdpLoop
+from hopsum_switch.ports.udp_loop import LoopRemainder, UdpLoop
 from hopsum_switch.program.frame_budget import MAX_STEPS
 
 from ..native.test_programs import looping
@@ -135,7 +135,7 @@ def test_a_batch_sends_and_counts_what_single_frames_do(joined: bool) -> None:
         frames = random_frames(random.Random(seed), count=random.Random(seed).randrange(1, 400))
         sock = FakeSocket()
         port = port_over(sock, joined=joined)
-        port.send_batch(Frames.of(frames))
+        port.send_batch(Frames.from_bytes(frames))
         expected, counters = sent_one_by_one(frames)
         assert sock.sent == expected, f"seed {seed}"
         assert port.counters.as_dict() == counters, f"seed {seed}"
@@ -159,7 +159,7 @@ def test_single_faults_count_alike() -> None:
                 frame[24:26] = checksum(bytes(frame[14:34])).to_bytes(2, "big")
             frames.append(bytes(frame))
         port = port_over(FakeSocket())
-        port.send_batch(Frames.of(frames))
+        port.send_batch(Frames.from_bytes(frames))
         assert port.counters.as_dict() == sent_one_by_one(frames)[1]
 
 
@@ -185,7 +185,7 @@ def test_single_faults_count_alike() -> None:
 def test_what_leaves_together(sizes: list[int], calls: int) -> None:
     payloads = [bytes([number & 0xFF]) * size for number, size in enumerate(sizes)]
     sock = FakeSocket()
-    port_over(sock).send_batch(Frames.of([frame_to(PEERS[0], payload) for payload in payloads]))
+    port_over(sock).send_batch(Frames.from_bytes([frame_to(PEERS[0], payload) for payload in payloads]))
     assert sock.sent == {ADDRESSES[0]: payloads}
     assert sock.calls == calls
 
@@ -202,7 +202,7 @@ def refusing(number: int, *, segments_only: bool) -> Callable[[int, int | None],
 def test_what_cannot_leave_together_leaves_alone(number: int, caplog: pytest.LogCaptureFixture) -> None:
     sock = FakeSocket(refusing(number, segments_only=True))
     port = port_over(sock)
-    port.send_batch(Frames.of([frame_to(PEERS[0], bytes([n])) for n in range(70)]))
+    port.send_batch(Frames.from_bytes([frame_to(PEERS[0], bytes([n])) for n in range(70)]))
     assert [record.getMessage() for record in caplog.records] == [
         "switch port 1 at 127.0.0.1:9: the kernel refuses datagrams sent together, which leave one by one: "
         f"{os.strerror(number)}"
@@ -216,14 +216,14 @@ def test_what_cannot_leave_together_leaves_alone(number: int, caplog: pytest.Log
 )
 def test_all_frames_of_a_refused_call_are_counted(number: int, reason: str) -> None:
     port = port_over(FakeSocket(refusing(number, segments_only=True)))
-    port.send_batch(Frames.of([frame_to(PEERS[n % 2], b"x") for n in range(21)] + [frame_to(PEERS[2], b"y")]))
+    port.send_batch(Frames.from_bytes([frame_to(PEERS[n % 2], b"x") for n in range(21)] + [frame_to(PEERS[2], b"y")]))
     assert port.counters.as_dict()["dropped"] == {reason: 21}
     assert port.counters.sent == 1
 
 
 def test_a_datagram_too_long_for_the_path_is_counted_once() -> None:
     port = port_over(FakeSocket(refusing(errno.EMSGSIZE, segments_only=False)))
-    port.send_batch(Frames.of([frame_to(PEERS[0], b"xy")] * 3))
+    port.send_batch(Frames.from_bytes([frame_to(PEERS[0], b"xy")] * 3))
     assert port.counters.dropped == {"send_error": 3}
 
 
@@ -248,7 +248,7 @@ def test_real_sockets_carry_batches_in_order(stack: ExitStack, joined: bool) -> 
     rng = random.Random(5)
     payloads = [(n % 2, n.to_bytes(2, "big") + rng.randbytes(rng.choice([98, 98, 98, 50]))) for n in range(150)]
     ends = [(b"\x7f\0\0\1", peer.getsockname()[1]) for peer in peers]
-    port.send_batch(Frames.of([frame_to(ends[who], payload) for who, payload in payloads]))
+    port.send_batch(Frames.from_bytes([frame_to(ends[who], payload) for who, payload in payloads]))
     for who, peer in enumerate(peers):
         assert [peer.recv(2000) for _ in range(75)] == [payload for to, payload in payloads if to == who]
     assert (port.counters.sent, port.counters.dropped) == (150, {})
@@ -339,7 +339,7 @@ def test_random_traffic_leaves_and_counts_alike(stack: ExitStack, monkeypatch: p
     whole = 0
     serve = Dataplane._run_udp_loop
 
-    def watched(self: Dataplane, loop: UdpLoop, number: int) -> Rest | None:
+    def watched(self: Dataplane, loop: UdpLoop, number: int) -> LoopRemainder | None:
         nonlocal rests, whole
         before, rest = self.packets, serve(self, loop, number)
         rests += rest is not None

@@ -100,7 +100,7 @@ def test_frames_that_come_one_by_one_are_carried_in_one_call(one: OnePort) -> No
 WANTS: dict[str, Callable[[OnePort], object]] = {
     "ports": lambda one: one.plane.ports(),
     "counts": lambda one: one.plane.stats(),
-    "watchdog": lambda one: one.plane.answers(DEADLINE_S) or pytest.fail("no answer"),
+    "watchdog": lambda one: one.plane.responds_within(DEADLINE_S) or pytest.fail("no answer"),
     "frame": lambda one: one.plane.inject(5, bytes(100)),
 }
 

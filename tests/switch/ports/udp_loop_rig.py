@@ -84,7 +84,7 @@ class Plane:
             "dropped": dropped,
             "packets": self.dataplane.packets,
             "registers": registers,
-            "memory": self.memory.take(),
+            "memory": self.memory.pop_sent(),
         }
 
 

@@ -22,7 +22,7 @@ from scapy.utils import rdpcap, wrpcap
 from hopsum_base.p4runtime import p4runtime_pb2
 from hopsum_switch.engine import Engine, Output
 from hopsum_switch.p4runtime.entities import write_update
-from hopsum_switch.p4runtime.p4info_index import parse_text
+from hopsum_switch.p4runtime.p4info_index import parse_p4info
 from hopsum_switch.p4runtime.pipeline_config import PipelineManager, verify
 from hopsum_switch.ports.dataplane import Dataplane
 
@@ -35,7 +35,7 @@ _CAPTURE = "{name}-eth{port}_{way}.pcap"
 
 def replay(program: Path, p4info: Path, folder: Path, name: str = "s1") -> list[str]:
     """Play a switch's requests, then its frames in the order of their times. Return a line for each difference."""
-    checked = verify(parse_text(p4info.read_text()), program.read_bytes())
+    checked = verify(parse_p4info(p4info.read_text()), program.read_bytes())
     with closing(Dataplane()) as unused:
         target = PipelineManager(unused, Engine).make(checked)
     for log in folder.rglob(f"{name}-p4runtime-requests.txt"):

@@ -166,7 +166,7 @@ def test_packets_go_out_and_come_in(switch: SwitchServer, memory_ports: list[Mem
     assert [(m.metadata_id, m.value) for m in packet.metadata] == [(1, b"\x03"), (2, b"\x01")]
     primary.send(packet_out(b"\0\x01", bytes(20)))
     wait_until(lambda: switch.dataplane.ports()[1]["sent"] == 1)
-    assert [port.take() for port in ports] == [[], [bytes(20)], [], []]
+    assert [port.pop_sent() for port in ports] == [[], [bytes(20)], [], []]
     cpu = switch.dataplane.ports()[CPU_PORT]
     assert (cpu["kind"], cpu["sent"], cpu["received"], cpu["dropped"]) == ("cpu", 1, 1, {})
 

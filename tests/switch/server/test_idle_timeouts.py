@@ -44,7 +44,7 @@ def test_an_entry_is_told_once_until_it_is_hit_again() -> None:
     assert idle.period_s() == 0.5
     assert idle.sweep(2 * SECOND - 1) == []
     assert idle.sweep(2 * SECOND) == idle.sweep(2 * SECOND) == [name], "nobody was told"
-    idle.note_notified([name])
+    idle.mark_notified([name])
     assert idle.sweep(9 * SECOND) == []
     entry.packets += 1
     assert idle.sweep(10 * SECOND) == []

@@ -19,7 +19,7 @@ import pytest
 from hopsum_cli.shell import build_parser
 from hopsum_switch import management_command
 from hopsum_switch.grpc_address import ServerError, default_address
-from hopsum_switch.observe.metrics import MetricsError, MetricsServer, expose
+from hopsum_switch.observe.metrics import MetricsError, MetricsServer, render_metrics
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.unix import open_peer
 from hopsum_switch.server import SwitchServer
@@ -81,7 +81,7 @@ def test_engine_errors_are_counted(switch: SwitchServer, monkeypatch: pytest.Mon
     assert switch.dataplane.engine is not None
     monkeypatch.setattr(switch.dataplane.engine, "process", fail)
     switch.dataplane.inject(1, bytes(60))
-    values = parse_metrics(expose(switch.dataplane).decode())
+    values = parse_metrics(render_metrics(switch.dataplane).decode())
     assert values["hopsum_switch_engine_errors_total"] == 1
 
 

@@ -203,7 +203,7 @@ def test_clone_sessions_come_back_as_written_and_clone(empty_switch: SwitchServe
     assert sessions(client) == [update.entity.packet_replication_engine_entry.clone_session_entry]
     frame = bytes([1, 0, 0, 0, 0, 9]) + b"rest"
     empty_switch.dataplane.inject(1, frame)
-    taken = {number: port.take() for number, port in ports.items()}
+    taken = {number: port.pop_sent() for number, port in ports.items()}
     assert taken[3] == [b"\x01\x01\x00\x01\x00\x0a" + frame[:2]]
     assert taken[4] == [b"\x02\x01\x00\x01\x00\x0a" + frame[:2]]
     assert len(taken[2]) == 1
@@ -213,7 +213,7 @@ def test_clone_sessions_come_back_as_written_and_clone(empty_switch: SwitchServe
     client.write(session(DELETE, 5))
     assert sessions(client) == []
     empty_switch.dataplane.inject(1, frame)
-    assert ports[3].take() == []
+    assert ports[3].pop_sent() == []
 
 
 @pytest.mark.parametrize(

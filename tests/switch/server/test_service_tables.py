@@ -219,11 +219,11 @@ def test_default_entries_are_changed_reset_and_in_force(
     primary.write(update)
     assert primary.read_tables(**default) == [update.entity.table_entry]
     switch.dataplane.inject(0, FRAME)
-    assert out.take() == [FRAME]
+    assert out.pop_sent() == [FRAME]
     primary.write(entry(MODIFY, "l2", is_default_action=True))
     assert primary.read_tables(**default) == [original]
     switch.dataplane.inject(0, FRAME)
-    assert out.take() == []
+    assert out.pop_sent() == []
     assert len(primary.read_tables(is_default_action=True)) == 4
     (constant,) = primary.read_tables(table_id=NAMES.tables["classes"], is_default_action=True)
     assert constant.is_const
@@ -430,11 +430,11 @@ def test_a_saved_pipeline_is_written_to_before_packets_see_it(empty_switch: Swit
     assert client.read_tables(table_id=NAMES.tables["l2"]) == []
     client.write(l2(INSERT, MAC, "forward", b"\1"))
     empty_switch.dataplane.inject(3, SERVICE_OTHERS_FRAME)
-    assert [port.take() for port in ports] == [[SERVICE_OTHERS_FRAME], []]
+    assert [port.pop_sent() for port in ports] == [[SERVICE_OTHERS_FRAME], []]
     assert refused(client.set_pipeline, "COMMIT")[0] is grpc.StatusCode.INVALID_ARGUMENT
     client.set_pipeline("COMMIT", with_config=False)
     empty_switch.dataplane.inject(3, SERVICE_OTHERS_FRAME)
-    assert [port.take() for port in ports] == [[], [SERVICE_OTHERS_FRAME]]
+    assert [port.pop_sent() for port in ports] == [[], [SERVICE_OTHERS_FRAME]]
 
 
 @pytest.mark.parametrize("action", ["VERIFY", "VERIFY_AND_SAVE", "VERIFY_AND_COMMIT"])
@@ -525,7 +525,7 @@ def test_a_key_of_type_error_has_the_programs_width(empty_switch: SwitchServer, 
     assert client.read_tables(table_id=12) == [wanted]
     for frame in (b"\0", b"\0\0"):
         empty_switch.dataplane.inject(0, frame)
-    assert port.take() == [b"\0"]
+    assert port.pop_sent() == [b"\0"]
 
 
 def test_other_actions_and_other_clients_are_refused(primary: Controller) -> None:
@@ -564,14 +564,14 @@ def test_multicast_groups_replicate_in_order_and_come_back_as_written(
     (got,) = read_groups(primary)
     assert got == update.entity.packet_replication_engine_entry.multicast_group_entry
     switch.dataplane.inject(0, SERVICE_OTHERS_FRAME)
-    assert {number: len(port.take()) for number, port in ports.items()} == {1: 1, 2: 2}
+    assert {number: len(port.pop_sent()) for number, port in ports.items()} == {1: 1, 2: 2}
     assert primary.refusals(update) == [code_pb2.ALREADY_EXISTS]
     primary.write(group(MODIFY, 5, Replica(egress_port=1)))
     assert read_groups(primary, 5) == [MulticastGroupEntry(multicast_group_id=5, replicas=[Replica(egress_port=1)])]
     primary.write(group(DELETE, 5))
     assert read_groups(primary) == []
     switch.dataplane.inject(0, SERVICE_OTHERS_FRAME)
-    assert not ports[1].take()
+    assert not ports[1].pop_sent()
 
 
 @pytest.mark.parametrize(

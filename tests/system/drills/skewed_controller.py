@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from hopsum_controlplane.cluster import load_config
-from hopsum_controlplane.service.controller_process import running
+from hopsum_controlplane.service.controller_process import run_controller
 from hopsum_controlplane.service.log_format import configure_logging
 
 
@@ -24,7 +24,7 @@ def main(config: str, offset: str) -> None:
     configure_logging(form="text", level="info")
     clock = Path(offset)
     ahead = lambda: time.time() + float(clock.read_text(encoding="utf-8"))  # noqa: E731
-    with running(load_config(Path(config)), clock=ahead) as controller:
+    with run_controller(load_config(Path(config)), clock=ahead) as controller:
         print(f"ready listen={controller.address}", flush=True)
         signal.sigwait(signals)
 

@@ -64,7 +64,7 @@ class Reference:
         return {name: {index: cell.packets for index, cell in cells if cell.packets} for name, cells in read.items()}
 
     def _groups(self, bed: Bed) -> list[MulticastGroup]:
-        groups = bed.engine.multicast.everything()
+        groups = bed.engine.multicast.all_by_number()
         return [
             MulticastGroup(number, tuple(Replica(*replica) for replica in replicas))
             for number, replicas in groups.items()
