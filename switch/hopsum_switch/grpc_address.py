@@ -16,6 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -180,16 +181,28 @@ class ServerTls(grpc.ServerInterceptor):  # type: ignore[misc]
 
         def guarded(request: Any, context: Any) -> Any:
             name = _common_name(context)
+            # Before the check: a stream that a `reload` between the two does not end meets the new names here.
+            if handler.response_streaming:
+                self._keep_stream(context, name)
             if not self._may(name):
                 told = f"certificate {name!r} is not among the names that may call this switch (--tls-client-names)"
                 context.abort(grpc.StatusCode.UNAUTHENTICATED, told)
-            if handler.response_streaming:
-                with self._lock:
-                    self._streams[context] = name
-                context.add_callback(lambda: self._streams.pop(context, None))
             return answer(request, context)
 
         return handler_like(handler, guarded, handler.request_deserializer)
+
+    def _keep_stream(self, context: Any, name: str) -> None:
+        """Keep a stream until it ends, for `reload`."""
+        with self._lock:
+            self._streams[context] = name
+        # False: the call has ended, and gRPC calls nothing any more.
+        if not context.add_callback(partial(self._forget_stream, context)):
+            self._forget_stream(context)
+
+    def _forget_stream(self, context: Any) -> None:
+        # With the lock: `reload` goes over the streams meanwhile.
+        with self._lock:
+            self._streams.pop(context, None)
 
 
 def handler_function(handler: Any) -> Callable[[Any, Any], Any]:
