@@ -143,7 +143,8 @@ class Dataplane:
     def bind(self, number: int, port: Port) -> None:
         """Make `port` the switch's port `number`. From now on the data plane closes it, also after an error.
 
-        Raises PortError where the number does not exist or is taken.
+        Raises PortError where the number does not exist or is taken, and OSError where the system cannot wait for the
+        port. Then no port is bound.
         """
         try:
             check_port_number(number)
@@ -152,7 +153,7 @@ class Dataplane:
                     raise PortError(f"switch port {number} is already bound: {self._ports[number].describe()}")
                 port = self._made_ready(number, port)
                 self._open(number, port)
-        except PortError:
+        except BaseException:
             port.close()
             raise
         self.wake()
@@ -246,14 +247,14 @@ class Dataplane:
         return port if self._captures is None else self._captures.capture_port(number, port)
 
     def _open(self, number: int, port: Port) -> None:
+        fileno = port.fileno()
+        if fileno is not None:
+            # First, since it may fail: a port without it would be bound, and could not be closed. Registering while
+            # another thread selects is safe: epoll allows it, and the selector's map is a dict.
+            self._selector.register(fileno, selectors.EVENT_READ, (number, port))
         self._ports[number] = port
         self._batch_ports[number] = batch_form(port)
         self._add_to_udp_loop(number, port)
-        fileno = port.fileno()
-        if fileno is not None:
-            # Registering while another thread selects is safe: epoll allows it, and the
-            # selector's map is a dict.
-            self._selector.register(fileno, selectors.EVENT_READ, (number, port))
 
     def _loop_is_compiled(self, serve: Serve) -> None:
         with self.gate.control():

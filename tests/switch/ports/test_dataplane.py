@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from collections.abc import Iterator
@@ -98,6 +99,22 @@ def test_a_port_that_cannot_be_bound_is_closed() -> None:
         with pytest.raises(PortError, match="511 does not exist"):
             dataplane.bind(511, udp)
         assert udp.fileno() == -1
+
+
+def test_a_port_that_the_system_cannot_wait_for_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with running(Dataplane()) as dataplane:
+        udp = UdpPort.bind(5, UdpAddress("127.0.0.1", 0))
+        with monkeypatch.context() as patch:
+            patch.setattr(dataplane._selector, "register", full)
+            with pytest.raises(OSError, match="No space left"):
+                dataplane.bind(5, udp)
+        assert udp.fileno() == -1
+        assert dataplane.ports() == {}
+        dataplane.bind(5, UdpPort.bind(5, UdpAddress("127.0.0.1", 0)))
+        assert sorted(dataplane.ports()) == [5]
 
 
 def test_a_waiting_control_operation_goes_before_the_next_packets() -> None:
