@@ -271,15 +271,9 @@ def token_file(
             # A controller of before draws each token itself: the file has room for it already.
             waiting.write_text(f"{told}\n", encoding="ascii")
         try:
-            # A link, since renaming would replace a file that has come meanwhile.
-            os.link(waiting, path)
+            _rename_to_new(waiting, path)
         except FileExistsError as error:
             raise TokenFileError(f"the token is in {waiting}: {path} has come meanwhile") from error
-        except OSError:
-            # A file system without links.
-            waiting.rename(path)
-        else:
-            waiting.unlink()
 
     try:
         yield earlier or token, keep
@@ -291,6 +285,21 @@ def token_file(
             told = "give the same command again to learn whether it is the job's, or remove the file to begin anew"
             print(f"a token waits in {waiting}: {told}", file=sys.stderr)
         raise
+
+
+def _rename_to_new(waiting: Path, path: Path) -> None:
+    """Rename a file. Raises FileExistsError if there is a file at `path`, which stays as it is."""
+    try:
+        # A link, since renaming would replace a file that has come meanwhile.
+        os.link(waiting, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        # A file system without links: an empty file takes the name, and renaming replaces only this file.
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        waiting.rename(path)
+    else:
+        waiting.unlink()
 
 
 def _read(path: Path) -> str | None:

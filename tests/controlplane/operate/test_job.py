@@ -233,6 +233,35 @@ def test_a_token_that_waits_is_neither_lost_nor_taken_from_others(
     assert waiting.read_text() == "t" * 43
 
 
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_file_that_comes_meanwhile_is_not_replaced(
+    at: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has_links: bool
+) -> None:
+    def no_links(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    waiting, path = tmp_path / ".job.token.job", tmp_path / "job.token"
+
+    def answer(self: JobsClient, name: str, token: str) -> str:
+        path.write_text("of another job\n")
+        return token
+
+    monkeypatch.setattr(JobsClient, "rotate_token", answer)
+    if not has_links:
+        monkeypatch.setattr("os.link", no_links)
+    command = ["rotate-token", "job", "--token-file", str(path), *at]
+    assert main(command) == 1
+    assert f"the token is in {waiting}" in capsys.readouterr().err
+    token = waiting.read_text()
+    assert path.read_text() == "of another job\n"
+    path.unlink()
+    monkeypatch.setattr(JobsClient, "rotate_token", lambda self, name, token: token)
+    assert main(command) == 0
+    assert path.read_text() == token
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert not waiting.exists()
+
+
 def test_a_controller_of_before_draws_the_token_itself(
     at: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
