@@ -39,7 +39,7 @@ Phases of a member::
   leave:  IN -> LEFT, in RUNNING only, or LOST if unfinished. LOST stays while its generation runs. Others are
   forgotten.
   lose:   WAITING, IN, OVER -> LOST.   evict_laggards: WAITING -> LOST, if it lacks results that no worker has.
-  dispute: WAITING -> LOST, all workers, if settings differ before the first generation.
+  lose_waiting: WAITING -> LOST, all workers, if settings differ before the first generation.
 
 The switch from which a job has moved is cleared independently, as soon as it answers (`on_cleared`): all workers have
 sealed the ended generation, so its entries do not disturb a later one. Then its slots are free.
@@ -304,14 +304,14 @@ def lose(record: JobRecord, rank: int, why: str, told: str = "") -> JobRecord:
     if member.phase is not MemberPhase.IN or not _belongs(record, member):
         return after
     # The sums go on without the member: its entries stay, and the quorum completes each sum.
-    if record.state is JobState.RUNNING and after.live >= record.quorum:
+    if record.state is JobState.RUNNING and after.live_workers >= record.quorum:
         return _end_if_all_gone(after)
     workers = record.spec.ranks if record.job is None else record.job.spec.total
-    left = f"; {after.live} of {workers} workers are left, a quorum is {record.quorum}"
+    left = f"; {after.live_workers} of {workers} workers are left, a quorum is {record.quorum}"
     return end_generation(after, why + (left if record.quorum < workers else ""))
 
 
-def dispute(record: JobRecord, why: str) -> JobRecord:
+def lose_waiting(record: JobRecord, why: str) -> JobRecord:
     """Return the record with all waiting workers lost for reason `why`: their settings differ, and any may be right."""
     for member in record.members:
         if member.phase is MemberPhase.WAITING:
@@ -338,8 +338,8 @@ def evict_laggards(record: JobRecord) -> JobRecord:
 def start_generation(record: JobRecord, job: Job, below: Mapping[str, Job] | None = None) -> JobRecord:
     """Return the record in INSTALLING, with all waiting workers in the generation of `job`. Its entries come next.
 
-    `job` has the record's place and `spec()`. In a tree it is the spine's part, and `below` has those of the leaves at
-    which workers wait. Of several shards it is the first one's, and `below` has those of the others. Raises
+    `job` has the record's place and `next_spec()`. In a tree it is the spine's part, and `below` has those of the
+    leaves at which workers wait. Of several shards it is the first one's, and `below` has those of the others. Raises
     ControlPlaneError if the record is not ready, or these are not the parts of its waiting workers.
     """
     below = below or {}

@@ -269,7 +269,7 @@ class JobRecord:
         return self.spec.ranks if self.job is None else self.job.spec.total
 
     @property
-    def live(self) -> int:
+    def live_workers(self) -> int:
         """Return the number of workers of the generation that are not lost, also of those that have left."""
         phases = [m.phase for m in self.members if m.joined_generation == self.generation]
         return phases.count(MemberPhase.IN) + phases.count(MemberPhase.LEFT)

@@ -72,7 +72,7 @@ class Disputes:
             else:
                 waiting = {each.rank for each in record.members if each.phase is MemberPhase.WAITING}
                 # Nobody knows which worker is right, so all waiting ones are told both values, and start again.
-                self._cache.apply(name, lambda now: lifecycle.dispute(now, why))
+                self._cache.apply(name, lambda now: lifecycle.lose_waiting(now, why))
                 self.remember(name, why, {*waiting, member.rank}, now_s + lease_s)
         if why:
             _log.warning("rank %d of job %s is refused: %s", member.rank, name, why, extra={"job": name})

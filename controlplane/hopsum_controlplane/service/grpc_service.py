@@ -104,8 +104,8 @@ class Service:
         controller.liveness.silences_s = self._workers.silences_s
         jobs = OperatorCalls(controller, self._access, limiter, rest, self.notices)
         handlers = (
-            handler_of(MEMBERSHIP_SERVICE, self._workers.answers(), self._workers.admit, rest, self._access),
-            handler_of(JOB_SERVICE, jobs.answers(), jobs.admit, rest, self._access),
+            handler_of(MEMBERSHIP_SERVICE, self._workers.answers_by_method(), self._workers.admit, rest, self._access),
+            handler_of(JOB_SERVICE, jobs.answers_by_method(), jobs.admit, rest, self._access),
         )
         try:
             self.address = self._events.run(self._listen(listen, handlers))

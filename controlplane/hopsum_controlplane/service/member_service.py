@@ -79,7 +79,7 @@ class MemberCalls:
         self._present: dict[tuple[str, int, bytes], _Presence] = {}
         self._closing = False
 
-    def answers(self) -> Mapping[str, Answer]:
+    def answers_by_method(self) -> Mapping[str, Answer]:
         """Return the function that answers each method of MembershipService, by the method's name."""
         return {
             "Locate": self._rest.answer(self._locate),

@@ -49,7 +49,7 @@ class OperatorCalls:
         self._pool = pool
         self._strangers_at_s, self._strangers_left_out = -math.inf, 0
 
-    def answers(self) -> Mapping[str, Answer]:
+    def answers_by_method(self) -> Mapping[str, Answer]:
         """Return the function that answers each method of JobService, by the method's name."""
         answers: Mapping[str, Callable[[Any, Call], Any]] = {
             "CreateJob": self._create_job,

@@ -10,7 +10,7 @@ from llvmlite import ir
 from ..program.frame_budget import action_has_loop
 from ..program.ir import ActionIR, ActionNodeIR, ConditionalIR, Exit, KeyIR, MatchKind, PipelineIR, TableIR
 from .function_scope import I1, I64, PTR, FunctionScope, Unit, Value, word
-from .memory_layout import RECORD_HEADER, WORD_BITS, TableWord, Word, key_words, params, record_words
+from .memory_layout import RECORD_HEADER, WORD_BITS, TableWord, Word, argument_places, key_words, record_words
 from .only_interpreted import unsupported_error
 from .operation_code import Operations
 
@@ -42,7 +42,7 @@ def _write_action(unit: Unit, action: ActionIR) -> Value:
     if name in unit.functions:
         return unit.functions[name]
     function = unit.declare(name, ir.VoidType(), [PTR, PTR, PTR])
-    scope = FunctionScope(unit, function, params(action))
+    scope = FunctionScope(unit, function, argument_places(action))
     scope.where = action.name
     Operations(scope).write_all(action.body)
     scope.builder.ret_void()

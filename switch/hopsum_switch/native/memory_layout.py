@@ -283,7 +283,7 @@ def _is_wide(field: FieldIR) -> bool:
     return words_for(field.bits + field.signed) >= PIECE_WORDS
 
 
-def params(action: ActionIR) -> tuple[StoredInteger, ...]:
+def argument_places(action: ActionIR) -> tuple[StoredInteger, ...]:
     """Return the places of an action's arguments in a record, counted from the end of the record's header."""
     cursor = _Cursor()
     return tuple(cursor.place(param.bits) for param in action.params)
@@ -291,7 +291,7 @@ def params(action: ActionIR) -> tuple[StoredInteger, ...]:
 
 def record_words(table: TableIR) -> int:
     """Return the size of a table's records in words, header included."""
-    ends = [place.offset + place.words for action in table.runnable for place in params(action)]
+    ends = [place.offset + place.words for action in table.runnable for place in argument_places(action)]
     return RECORD_HEADER + round_up(max(ends, default=0), PIECE_WORDS)
 
 

@@ -24,7 +24,16 @@ from ..state.table_store import TableState
 from .calculation_code import scratch_bytes
 from .compiler import Code, CodeCache, compile_program
 from .control_code import HASH_FACTOR, HASH_SHIFT
-from .memory_layout import NO_ACTION, RECORD_HEADER, ControlWord, TableWord, key_words, params, record_words, words_for
+from .memory_layout import (
+    NO_ACTION,
+    RECORD_HEADER,
+    ControlWord,
+    TableWord,
+    argument_places,
+    key_words,
+    record_words,
+    words_for,
+)
 from .program_code import MAX_GROUPS, MAX_PORTS
 
 __all__ = ["Batch", "NativeEngine", "Outputs"]
@@ -34,7 +43,7 @@ ALIGNMENT = 64
 Words = NDArray[np.uint64]
 
 
-def words(count: int) -> Words:
+def zero_words(count: int) -> Words:
     """Return a new array of `count` zero words (at least one), aligned to 64 bytes."""
     assert sys.byteorder == "little"
     # numpy aligns to 16 bytes, and a load of a whole vector wants 64.
@@ -43,7 +52,7 @@ def words(count: int) -> Words:
     return raw[start : start + 8 * max(count, 1)].view(np.uint64)
 
 
-def put(target: Words, at: int, value: int, count: int) -> None:
+def store_integer(target: Words, at: int, value: int, count: int) -> None:
     """Store a non-negative integer as `count` words from index `at` on, the lowest first. Raises: OverflowError."""
     target[at : at + count] = np.frombuffer(value.to_bytes(8 * count, "little"), np.uint64)
 
@@ -85,12 +94,12 @@ class Cells(FixedCells):
         stride = self._rows.shape[1]
         if isinstance(index, int):
             assert isinstance(value, int)
-            put(self._rows[index], 0, value, stride)
+            store_integer(self._rows[index], 0, value, stride)
             return
         assert not isinstance(value, int)
         rows = self._rows[index]
         for row, item in zip(rows, value, strict=True):
-            put(row, 0, item, stride)
+            store_integer(row, 0, item, stride)
 
 
 # The stores of the control plane as the arrays that native code searches. They are rebuilt after a write.
@@ -106,7 +115,7 @@ class NativeTable:
         self._key_words = key_words(state.ir)
         self._record_words = record_words(state.ir)
         self._entries: list[Entry] = []
-        self._hits = words(0)
+        self._hits = zero_words(0)
         self._arrays: list[Words] = []
 
     def build(self, control: Words, at: int) -> None:
@@ -114,12 +123,12 @@ class NativeTable:
         self._entries = self._ordered()
         count, stride = len(self._entries), self._record_words
         # One record more than entries: the default action has the last.
-        records, self._hits = words((count + 1) * stride), words(2 * count)
+        records, self._hits = zero_words((count + 1) * stride), zero_words(2 * count)
         for number, entry in enumerate(self._entries):
             _write_record(records, number * stride, entry.call)
         _write_record(records, count * stride, self._state.default)
         exact = self._state.ir.match_kind is MatchKind.EXACT
-        keys, slots = self._exact_arrays() if exact else (self._pairs(), words(0))
+        keys, slots = self._exact_arrays() if exact else (self._pairs(), zero_words(0))
         self._arrays = [keys, slots, records]
         control[at + TableWord.SLOTS] = slots.ctypes.data
         control[at + TableWord.SLOT_MASK] = len(slots) - 1
@@ -153,7 +162,7 @@ class NativeTable:
         # At most half full: searches for absent keys end soon, and at an empty slot in any case.
         while size < 2 * len(self._entries):
             size *= 2
-        keys, slots = words(total * len(self._entries)), words(size)
+        keys, slots = zero_words(total * len(self._entries)), zero_words(size)
         for number, entry in enumerate(self._entries):
             parts = self._split([match[0] or 0 for match in entry.match])
             keys[number * total : (number + 1) * total] = parts
@@ -166,7 +175,7 @@ class NativeTable:
     def _pairs(self) -> Words:
         """Return (value, mask) or (low, high) per word of the key, entry by entry."""
         total = 2 * sum(self._key_words)
-        keys = words(total * len(self._entries))
+        keys = zero_words(total * len(self._entries))
         for number, entry in enumerate(self._entries):
             bits = [key.bits for key in self._state.ir.keys]
             pairs = [_pair(match, width) for match, width in zip(entry.match, bits, strict=True)]
@@ -183,7 +192,7 @@ class NativeTable:
 def write_groups(multicast: MulticastStore, control: Words) -> list[Words]:
     """Put all multicast groups into arrays, and their addresses into the control block. Return the arrays to keep."""
     groups = multicast.all_by_number()
-    index, replicas = words(MAX_GROUPS), words(2 * sum(len(members) for members in groups.values()))
+    index, replicas = zero_words(MAX_GROUPS), zero_words(2 * sum(len(members) for members in groups.values()))
     at = 0
     for group, members in groups.items():
         index[group] = at << 32 | len(members)
@@ -200,8 +209,8 @@ def _write_record(records: Words, at: int, call: ActionCall | None) -> None:
         records[at] = NO_ACTION & _WORD
         return
     records[at] = call.action.id
-    for place, value in zip(params(call.action), call.args, strict=True):
-        put(records, at + RECORD_HEADER + place.offset, value, place.words)
+    for place, value in zip(argument_places(call.action), call.args, strict=True):
+        store_integer(records, at + RECORD_HEADER + place.offset, value, place.words)
 
 
 def _hash(parts: Sequence[int]) -> int:
@@ -243,18 +252,21 @@ class NativeEngine(Engine):
     ) -> None:
         self._code: Code = compile_program(program, cache)
         layout = self._layout = self._code.unit.layout
-        self._registers_memory, self._counters_memory = words(layout.register_words), words(layout.counter_words)
+        self._registers_memory, self._counters_memory = (
+            zero_words(layout.register_words),
+            zero_words(layout.counter_words),
+        )
         # Not `Engine.__init__`, which would build an interpreter.
         ProgramState.__init__(self, program, self._counter_cells(program), self._register_cells(program))
         # Two states: the packet, and what replication keeps of it for the next replica.
-        self._control, self._state = words(layout.control_words), words(2 * layout.state_words)
+        self._control, self._state = zero_words(layout.control_words), zero_words(2 * layout.state_words)
         self._tables = {name: NativeTable(state) for name, state in self.tables.items()}
         self._counted = [self._tables[table.name] for table in program.tables.values() if table.with_counters]
         self._kept: list[Words] = []
         self._groups_version = -1
         self._scratch_bytes = scratch_bytes(program)
         self._hashes_payload = any(calculation.with_payload for calculation in program.calculations.values())
-        self._scratch = words(0)
+        self._scratch = zero_words(0)
         self._own = Outputs(1, 0)
         self._filter = _port_bits(ports)
         self._set_addresses()
@@ -267,7 +279,10 @@ class NativeEngine(Engine):
         return self._own.frames()
 
     def room_for(self, frame_bytes: int) -> tuple[int, int]:
-        """Return the most outputs, and their most bytes together, that one frame of `frame_bytes` may cause now."""
+        """Return the most outputs, and their most bytes together, that one frame of `frame_bytes` may cause now.
+
+        Multicast groups that were written since the last call are counted.
+        """
         self._take_groups()
         copies = int(self._control[ControlWord.MAX_COPIES])
         return copies, copies * (frame_bytes + self._code.header_bytes)
@@ -365,7 +380,7 @@ class NativeEngine(Engine):
         payload = longest_bytes if self._hashes_payload else 0
         needed = (self._scratch_bytes + payload) // 8 + 2
         if len(self._scratch) < needed:
-            self._scratch = words(2 * needed)
+            self._scratch = zero_words(2 * needed)
             self._control[ControlWord.SCRATCH] = self._scratch.ctypes.data
 
     def _take_groups(self) -> None:
@@ -378,7 +393,7 @@ class NativeEngine(Engine):
 def _port_bits(ports: Collection[int]) -> Words | None:
     if not ports:
         return None
-    bits = words(MAX_PORTS // 64)
+    bits = zero_words(MAX_PORTS // 64)
     for port in ports:
         if not 0 <= port < MAX_PORTS:
             raise ProgramError(f"port {port} is outside 0..{MAX_PORTS - 1}")

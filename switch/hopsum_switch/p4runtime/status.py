@@ -44,7 +44,7 @@ def unsupported(message: str) -> P4RuntimeError:
 
 
 def encode(value: int) -> bytes:
-    """Return the shortest byte string of `value` >= 0. Zero is one zero byte."""
+    """Return the shortest byte string of `value`; zero is one zero byte. Raises OverflowError for a negative value."""
     return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
 
 

@@ -88,7 +88,8 @@ class UnixPort(Port):
 def open_peer(path: str) -> socket.socket:
     """Open the other end of the port at `path`: a connected datagram socket, frames both ways.
 
-    The caller owns it, and unlinks path.peer when done. Raises PortError: no switch listens at `path`.
+    The caller owns it, and unlinks path.peer when done. Raises PortError: no switch listens at `path`, or path.peer is
+    too long, in use or no socket.
     """
     sock = _bind(path + PEER_SUFFIX)
     try:

@@ -111,7 +111,7 @@ class DigestStore:
         return min((_due_us(each) for each in self._gathering.values() if each.samples), default=None)
 
     def acknowledge(self, name: str, number: int) -> None:
-        """Note that the controller has a list: equal samples are sent again from now on.
+        """Record that the controller has a list: equal samples are sent again from now on.
 
         A list that is unknown or no longer outstanding is ignored.
         """

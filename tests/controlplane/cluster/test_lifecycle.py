@@ -383,7 +383,7 @@ def quorate(workers: int = 3, quorum: int = 2) -> JobRecord:
 
 def test_a_quorum_goes_on_without_a_lost_worker() -> None:
     now = lifecycle.lose(quorate(), 1, "silence")
-    assert (now.state, phases(now), now.live) == (
+    assert (now.state, phases(now), now.live_workers) == (
         JobState.RUNNING,
         {0: MemberPhase.IN, 1: MemberPhase.LOST, 2: MemberPhase.IN},
         2,
@@ -427,7 +427,7 @@ def test_a_generation_ends_when_nobody_is_in_it(order: tuple[str, ...]) -> None:
 
 def test_who_has_left_counts_for_the_quorum() -> None:
     now = lifecycle.lose(lifecycle.leave(quorate(), 0), 1, "silence")
-    assert (now.state, now.live) == (JobState.RUNNING, 2)
+    assert (now.state, now.live_workers) == (JobState.RUNNING, 2)
 
 
 def test_a_report_is_kept_until_its_worker_is_told_or_lost() -> None:
