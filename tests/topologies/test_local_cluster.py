@@ -105,6 +105,15 @@ def test_a_placement_that_is_none() -> None:
         LocalCluster(2, placement="rack")
 
 
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [("hardware", "one of native, bmv2, mininet"), ("mininet", "a Mininet is made of a description")],
+)
+def test_a_target_that_cannot_be(target: str, told: str) -> None:
+    with pytest.raises(ValueError, match=f"target='{target}': {told}"):
+        LocalCluster(2, target=target)
+
+
 def test_links_need_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(TopologyError, match="placement hosts: network namespaces"):

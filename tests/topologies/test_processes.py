@@ -10,10 +10,12 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from hopsum_topologies import TopologyError, remove_stale_namespaces
+from hopsum_topologies import TopologyError, netns, remove_stale_namespaces, shaping
 from hopsum_topologies import free_port as module
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
@@ -24,6 +26,22 @@ pytestmark = pytest.mark.system
 
 def test_ports_that_nobody_bound_to_yet_are_not_returned_twice() -> None:
     assert len({free_port() for _ in range(500)}) == 500
+
+
+@pytest.mark.parametrize("program", ["ip", "tc"])
+def test_a_command_that_hangs_is_an_error_of_this_package(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = tmp_path / program
+    hanging.write_text("#!/bin/sh\nexec sleep 60\n")
+    hanging.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(netns, "_IP_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(shaping, "_TC_TIMEOUT_S", 0.2)
+    namespace = cast(netns.Namespace, SimpleNamespace(name="any"))
+    runs = {"ip": lambda: netns.processes_in("any"), "tc": lambda: shaping.tc(namespace, "qdisc")}
+    with pytest.raises(TopologyError, match=rf"`{program} .*` did not end in 0\.2 s"):
+        runs[program]()
 
 
 def test_taken_ports_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from hopsum_topologies import Namespace, Star, TopologyError
 from hopsum_topologies.description import topology
-from hopsum_topologies.shaping import require_shapes
+from hopsum_topologies.shaping import require_delay_support
 
 pytestmark = [
     pytest.mark.system,
@@ -36,18 +36,18 @@ def test_links_carry_and_count() -> None:
             star.shape(rate)
             assert star.rate_bits_per_s() == bits_per_s
             with bound(star.hosts[0], "10.0.0.1") as sender, bound(star.middle, star.middle_ip) as middle:
-                before = star.counts()
+                before = star.read_counts()
                 for _ in range(10):
                     sender.sendto(PAYLOAD, middle.getsockname())
                     assert middle.recvfrom(2000) == (PAYLOAD, sender.getsockname())
-                up = star.counts()[0].since(before[0])
+                up = star.read_counts()[0].since(before[0])
                 assert 10 * 1042 <= up.wire_bytes_up < 10 * 1042 + 500  # ARP may be among them
                 assert up.wire_bytes_down < 500
                 assert up.dropped == 0
                 with bound(star.hosts[1], "10.0.0.2") as other:
                     sender.sendto(PAYLOAD, other.getsockname())
                     assert other.recv(2000) == PAYLOAD
-                assert star.counts()[1].since(before[1]).wire_bytes_down >= 1042
+                assert star.read_counts()[1].since(before[1]).wire_bytes_down >= 1042
 
 
 def test_a_rate_that_is_none_leaves_a_clear_error() -> None:
@@ -57,11 +57,11 @@ def test_a_rate_that_is_none_leaves_a_clear_error() -> None:
 
 def test_a_delay_is_refused_by_name_where_there_is_no_netem(monkeypatch: pytest.MonkeyPatch) -> None:
     net = topology("two_rack", 2)
-    require_shapes(net)  # asks nobody
+    require_delay_support(net)  # asks nobody
     delayed = replace(net, links=tuple(replace(link, delay_s=0.002 * ("spine" in link.ends)) for link in net.links))
     monkeypatch.setattr("hopsum_topologies.shaping.tc", _kernel_without_netem)
     with pytest.raises(TopologyError, match=r"delay of leaf1-spine .*, leaf2-spine .* needs netem, .* kind is unknown"):
-        require_shapes(delayed)
+        require_delay_support(delayed)
 
 
 def _kernel_without_netem(namespace: Namespace, *arguments: str) -> str:

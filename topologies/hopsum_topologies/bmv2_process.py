@@ -25,7 +25,7 @@ _START_S = 60.0
 
 
 def bmv2_unavailable() -> str | None:
-    """Return the reason why bmv2 cannot run here with veths, None if it can. Makes a trial namespace."""
+    """Return the reason why bmv2 cannot run here with veths, None if it can. Makes a trial namespace and removes it."""
     if shutil.which(_PROGRAM) is None:
         return f"{_PROGRAM} is not on PATH"
     if shutil.which("ip") is None:
@@ -39,13 +39,13 @@ def bmv2_unavailable() -> str | None:
 
 
 def bmv2_versions() -> dict[str, str]:
-    """Return the version that simple_switch_grpc prints, as {"bmv2": ...}.
+    """Run `simple_switch_grpc --version`, and return the version that it prints, as {"bmv2": ...}.
 
-    Raises TopologyError when it cannot be run, or prints no version.
+    Raises TopologyError when it cannot be run, does not end within 60 s, or prints no version.
     """
     try:
         done = subprocess.run((_PROGRAM, "--version"), capture_output=True, text=True, timeout=_START_S, check=False)
-    except OSError as error:
+    except (OSError, subprocess.TimeoutExpired) as error:
         raise TopologyError(f"{_PROGRAM} cannot be run: {error}") from error
     match = re.search(r"\d+\.\d+\.\d+\S*", done.stdout)
     if match is None:
@@ -55,14 +55,18 @@ def bmv2_versions() -> dict[str, str]:
 
 @cache
 def has_notifications() -> bool:
-    """Return True if simple_switch_grpc has an option for notifications, or is not installed.
+    """Return True if simple_switch_grpc has an option for notifications, or is not installed. Runs its `--help`.
 
-    A build without nanomsg lacks the option. The first answer is kept for later calls.
+    A build without nanomsg lacks the option. The first answer is kept for later calls. Raises TopologyError when the
+    program does not end within 60 s.
     """
     if shutil.which(_PROGRAM) is None:
         # Its start will fail, and say why.
         return True
-    done = subprocess.run((_PROGRAM, "--help"), capture_output=True, text=True, timeout=_START_S, check=False)
+    try:
+        done = subprocess.run((_PROGRAM, "--help"), capture_output=True, text=True, timeout=_START_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise TopologyError(f"{_PROGRAM} cannot be run: {error}") from error
     return "--notifications-addr" in done.stdout + done.stderr
 
 

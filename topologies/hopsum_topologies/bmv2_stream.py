@@ -22,8 +22,9 @@ PacketStreamError = grpc.RpcError
 
 
 class PacketStream:
-    """A client that gives frames to a `Bmv2Switch` with `packet_stream` and takes its frames.
+    """A client that sends frames into a `Bmv2Switch` with `packet_stream` and receives the frames that it sends.
 
+    Construction connects to nothing: the first `process` does.
     `address` is the `frames_address` of the switch. `device_id` is that of the switch.
     """
 
@@ -37,7 +38,8 @@ class PacketStream:
     def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
         """Send a frame into a port. Return (port, frame) for every frame that the switch sends because of it.
 
-        The list is empty where the switch drops the frame. Raises PacketStreamError.
+        The list is empty where the switch drops the frame. Waits until the switch takes frames and has sent all, and
+        raises PacketStreamError after 60 s without that, or when the switch has ended.
         """
         until = time.monotonic() + _DEADLINE_S
         while True:

@@ -19,7 +19,8 @@ from hopsum_topologies.netns import enter_namespace
 def main(arguments: list[str]) -> None:
     """Replace this process by PROGRAM, in the namespace, to die with its parent. See the module for the arguments.
 
-    Never returns. Raises SystemExit when PROGRAM cannot be run, and TopologyError when there is no such namespace.
+    Never returns. Raises SystemExit when PROGRAM cannot be run or the parent has ended, and TopologyError when there is
+    no such namespace.
     """
     parent_pid, namespace, *command = arguments
     die_with_parent(int(parent_pid))

@@ -14,8 +14,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Final, NamedTuple
 
-from hopsum_topologies.netns import Namespace, end_processes_in, processes_in
-from hopsum_topologies.process import launched
+from hopsum_topologies.netns import Namespace, kill_processes_in, processes_in
+from hopsum_topologies.process import launcher_command
 
 END_S: Final = 5.0
 """The time between SIGTERM and SIGKILL in which a command can end."""
@@ -97,11 +97,11 @@ def run_in_namespaces(commands: Sequence[HostTask], hosts: Mapping[str, Namespac
         _end(children)
         # Grandchildren in other process groups are found by their namespace.
         for name in names:
-            end_processes_in(name, before[name])
+            kill_processes_in(name, before[name])
 
 
 def _start(command: HostTask, namespace: str) -> subprocess.Popen[bytes]:
-    arguments, environment = launched(command.arguments, namespace, command.environment)
+    arguments, environment = launcher_command(command.arguments, namespace, command.environment)
     return subprocess.Popen(
         arguments,
         stdin=subprocess.DEVNULL,

@@ -39,7 +39,7 @@ _PR_SET_TIMERSLACK = 29
 class DelayLink:
     """The process that delays the links between pairs of interfaces of one namespace, both directions.
 
-    Raises TopologyError where the sockets cannot be opened.
+    Construction returns when it delays frames. Raises TopologyError where the sockets cannot be opened.
     """
 
     def __init__(self, namespace: str, pairs: Sequence[tuple[str, str]], delay_s: float) -> None:

@@ -42,7 +42,7 @@ from hopsum_switch.management import ManagementClient
 from hopsum_topologies.description import DescriptionError, JobPlan, Topology, topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.local_job import LocalJob, OpenSockets
-from hopsum_topologies.mininet_network import bring_up
+from hopsum_topologies.mininet_network import start_network
 from hopsum_topologies.native_process import NativeSwitch
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.network_control import NetworkControl
@@ -60,6 +60,7 @@ NATIVE_PORT: Final = 1
 SLOTS: Final = 32
 PLACEMENTS: Final = ("fabric", "server", "hosts")
 """Those with links."""
+_TARGETS: Final = ("native", "bmv2", "mininet")
 _LOOPBACK: Final = "127.0.0.1"
 _NATIVE_MAC: Final = f"02:00:00:00:01:{NATIVE_PORT:02x}"
 
@@ -106,14 +107,17 @@ class LocalSwitch:
 
 
 def links_unavailable() -> str | None:
-    """Return the reason why links between namespaces cannot be made on this machine, None if they can."""
+    """Return the reason why links between namespaces cannot be made on this machine, None if they can. Makes none.
+
+    It is the lack of root, or of the commands `ip` and `tc`.
+    """
     if os.geteuid() != 0:
         return "network namespaces, veth pairs and token buckets need root: run it with sudo"
     missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
     return f"{' and '.join(missing)} not found: install iproute2" if missing else None
 
 
-def switches_of(placement: str, workers: int) -> int:
+def default_switch_count(placement: str, workers: int) -> int:
     """Return the number of switches that a placement has by default: one a worker with hosts, else one."""
     return workers if placement == "hosts" else 1
 
@@ -128,17 +132,18 @@ class LocalCluster:
         round_trip_s: the delay between a host and the middle, there and back, in seconds. Ignored with loopback.
         switches: shards of every job. Loopback has one by default, placement hosts one on each host. Other placements
             ignore it.
-        target: native, the embedded switch; bmv2, each worker in a namespace of its own; or, for a network, mininet.
+        target: native, the embedded switch; bmv2, each worker in a namespace of its own; mininet, for a `network`.
         extra: more arguments of each embedded switch's command in a placement.
         environment: of each embedded switch in a placement, instead of ours.
         home: the namespace of a network's or bmv2's switches, in which the calling thread is and stays. None: one is
             made, and entered.
 
     Raises:
-        ValueError: there is no such placement.
+        ValueError: there is no such placement or target, or target mininet has no network.
         DescriptionError: the network has no job.
         TopologyError: no root, no iproute2, no bmv2, or a switch that does not start. Nothing is left then.
         ControlPlaneError: a switch does not take the program.
+        ManagementError: an embedded switch cannot bind its UDP port.
     """
 
     def __init__(
@@ -164,6 +169,10 @@ class LocalCluster:
         """By rank. In a placement, their switch is the first."""
         self._control: NetworkControl | None = None
         self._generations: Final = GenerationAllocator()
+        if target not in _TARGETS:
+            raise ValueError(f"target={target!r}: one of {', '.join(_TARGETS)}")
+        if target == "mininet" and network is None:
+            raise ValueError("target='mininet': a Mininet is made of a description; give network=topology(\"star\")")
         with ExitStack() as stack:
             if network is not None or target == "bmv2":
                 self._join(stack, topology("star", workers) if network is None else network, target, home)
@@ -178,7 +187,10 @@ class LocalCluster:
         return self.switches[0]
 
     def read_interfaces(self) -> InterfaceCounters:
-        """Return the counters of the ports with workers since the start, summed over all switches."""
+        """Read the counters of the ports with workers since the start, and return their sums over all switches.
+
+        Raises ManagementError, or in a network TopologyError, when a switch or the kernel does not tell them.
+        """
         return InterfaceCounters(*map(sum, zip(*(switch.read_interfaces() for switch in self.switches), strict=True)))
 
     def create_job(
@@ -192,7 +204,7 @@ class LocalCluster:
         min_quorum: int = 1,
         sides: SideChannels = False,
     ) -> LocalJob:
-        """Make a job: a shard of it at each switch, or in a network as `NetworkControl.place` does.
+        """Make a job: a shard of it at each switch, or in a network as `NetworkControl.create_job` does.
 
         Args:
             sockets: by rank, the (IPv4 address, UDP port) of a worker's sockets, one for each shard.
@@ -254,7 +266,7 @@ class LocalCluster:
         return job
 
     def close(self) -> None:
-        """End the switches and remove the links. Close the jobs before. May be repeated."""
+        """End the switches and remove the links. May be repeated. Jobs stay open: their owners close them before."""
         self._stack.close()
 
     def __enter__(self) -> Self:
@@ -329,7 +341,7 @@ class LocalCluster:
         if not network.jobs:
             raise DescriptionError(f"topology {network.name!r} has no job, whose workers would have seats")
         folder = stack.enter_context(OwnedFolder("topology"))
-        self.network = running = stack.enter_context(bring_up(network, target, folder, home))
+        self.network = running = stack.enter_context(start_network(network, target, folder, home))
         if home is None:
             # gRPC's threads stay in the namespace of the thread that starts them, so the whole block runs inside.
             stack.enter_context(running.home.inside())
@@ -361,7 +373,7 @@ class LocalCluster:
     ) -> LocalJob:
         plan = JobPlan(name, control.topology.jobs[0].workers)
         places = {rank: address for rank, (address,) in enumerate(sockets)}
-        job = control.place(plan, slots, tables, quorum=quorum, places=places, sides=sides)
+        job = control.create_job(plan, slots, tables, quorum=quorum, places=places, sides=sides)
         if job is None:
             around = " and ".join(control.topology.switches_of(plan))
             raise DescriptionError(f"topology {control.topology.name!r}: no switch is next to {around}")

@@ -56,14 +56,14 @@ class LocalJob:
 
     @property
     def generation(self) -> int:
-        """Return the generation, which all parts have in common."""
+        """Return the number of the job's generation, which all parts have in common."""
         return self.memberships[0].generation
 
     def connect(self, **options: Any) -> list[Agent]:
         """Connect all workers of a job of `open_job`, in this process. Return their communicators by rank.
 
-        The communicators are the job's, which closes them. A second call returns the same ones. Options are those of
-        `Agent`. A job of `create_job` raises AssertionError.
+        The communicators are the job's, which closes them. A second call returns the same ones, and ignores its
+        options. Options are those of `Agent`, and so are errors. A job of `create_job` raises AssertionError.
         """
         assert self.codec is not None, "a job of create_job has the sockets of its caller"
         while self.opened:
@@ -75,13 +75,13 @@ class LocalJob:
     def write(self, path: Path, rank: int = 0) -> Path:
         """Write a rank's membership into a file, for a worker in another process. Return `path`.
 
-        Raises ControlPlaneError. One file serves all ranks, except in a tree.
+        An earlier file is replaced. Raises ControlPlaneError. One file serves all ranks, except in a tree.
         """
         write_membership_file(self.memberships[rank], path)
         return path
 
     def counters(self) -> dict[str, int]:
-        """Return the packets of the job that the switches have counted, by event, summed over all parts.
+        """Read from the switches the packets of the job that they have counted. Return them by event, over all parts.
 
         Events are those of `SwitchController.job_counters`. Raises ControlPlaneError.
         """

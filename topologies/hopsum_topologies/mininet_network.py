@@ -22,9 +22,9 @@ from hopsum_topologies.bmv2_process import bmv2_unavailable
 from hopsum_topologies.description import HOST_INTERFACE, Link, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.netns import Namespace, add_neighbour
-from hopsum_topologies.process import launched
+from hopsum_topologies.process import launcher_command
 from hopsum_topologies.running_network import NamespaceNetwork, RunningNetwork, interfaces_of
-from hopsum_topologies.shaping import DELAYED_FRAMES, require_shapes
+from hopsum_topologies.shaping import DELAYED_FRAMES, require_delay_support
 
 PYTHON: Final = "/usr/bin/python3"
 """The system's Python. Debian's Mininet is installed for no other Python."""
@@ -69,14 +69,14 @@ class MininetNetwork:
             hint = "`apt-get install mininet` and be root; or use --target native"
             raise TopologyError(f"Mininet with bmv2 cannot run here: {reason}; {hint}")
         _require_rates(topology)
-        require_shapes(topology)
+        require_delay_support(topology)
         self.topology = topology
         self._log = folder / "mininet.log"
         plan = folder / "plan.json"
         plan.write_text(json.dumps(plan_of(topology, folder)))
         with ExitStack() as stack:
             self.home = stack.enter_context(Namespace())
-            command, environment = launched([*_CONFINE, PYTHON, "-I", str(_SCRIPT), str(plan)], self.home.name)
+            command, environment = launcher_command([*_CONFINE, PYTHON, "-I", str(_SCRIPT), str(plan)], self.home.name)
             log = stack.enter_context(self._log.open("wb"))
             # The script's stdin and stdout are pipes. Mininet's prompt needs the terminal under other numbers.
             self._terminal = [os.dup(number) for number in range(3)]
@@ -131,10 +131,10 @@ class MininetNetwork:
         for switch in self.topology.switches:
             for interface in interfaces_of(self.topology, switch).values():
                 self.home.wait_until_carrying(interface)
-                self.home.switch_offloads_off(interface)
+                self.home.disable_offloads(interface)
         for host, namespace in self.hosts.items():
             switch = self.topology.switch_of(host)
-            namespace.switch_offloads_off(HOST_INTERFACE)
+            namespace.disable_offloads(HOST_INTERFACE)
             with namespace.inside():
                 add_neighbour(HOST_INTERFACE, self.topology.ip(switch), self.topology.mac(switch))
 
@@ -162,7 +162,7 @@ class MininetNetwork:
         self._script.stdout.close()
 
 
-def bring_up(topology: Topology, target: str, folder: Path, home: Namespace | None = None) -> RunningNetwork:
+def start_network(topology: Topology, target: str, folder: Path, home: Namespace | None = None) -> RunningNetwork:
     """Start a network and return it. Its context manager takes it down.
 
     Args:

@@ -67,7 +67,7 @@ class SimpleSwitchGrpc(Switch):  # type: ignore[misc]  # Mininet has no types
     def stop(self, deleteIntfs: bool = True) -> None:
         """End the process. Remove the interfaces of the switch unless `deleteIntfs` is False."""
         if self.child is not None:
-            end(self.child)
+            end_process_group(self.child)
         super().stop(deleteIntfs)
 
 
@@ -102,8 +102,8 @@ def wait_for_server(child: Any, address: tuple[str, int], name: str) -> None:
         time.sleep(POLL_S)
 
 
-def end(child: Any) -> None:
-    """End a switch with its group, which mnexec has made: SIGTERM, then SIGKILL if it is still there."""
+def end_process_group(child: Any) -> None:
+    """End a switch with its process group, which mnexec has made: SIGTERM, and after 5 s SIGKILL. Wait for its end."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if child.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -112,8 +112,8 @@ def end(child: Any) -> None:
                 child.wait(END_S)
 
 
-def build(plan: dict[str, Any]) -> Any:
-    """Make the network of a plan. The switches do not run yet."""
+def build_network(plan: dict[str, Any]) -> Any:
+    """Make the network of a plan, and return Mininet's object. The switches do not run yet."""
     # Otherwise Mininet raises the limits of the whole machine.
     Mininet.inited = True
     net = Mininet(controller=None, link=TCLink, build=False)
@@ -136,7 +136,7 @@ def build(plan: dict[str, Any]) -> Any:
     return net
 
 
-def prompt(net: Any, terminal: list[int]) -> None:
+def run_prompt(net: Any, terminal: list[int]) -> None:
     """Run Mininet's prompt on the terminal, until `exit` or the end of its input. Then write {"prompt_ended": true}.
 
     `terminal` has the descriptors for stdin, stdout and stderr.
@@ -157,15 +157,15 @@ def prompt(net: Any, terminal: list[int]) -> None:
             os.close(descriptor)
         setLogLevel("warning")
         signal.signal(signal.SIGINT, handler)
-    tell({"prompt_ended": True})
+    write_event({"prompt_ended": True})
 
 
-def tell(event: dict[str, Any]) -> None:
+def write_event(event: dict[str, Any]) -> None:
     """Write one event on stdout as a line of JSON."""
     print(json.dumps(event), flush=True)
 
 
-def stop(number: int, frame: Any) -> None:
+def exit_on_signal(number: int, frame: Any) -> None:
     """Handle a signal: raise SystemExit with 128 and the signal's number, so that the network is taken down."""
     raise SystemExit(128 + number)
 
@@ -174,16 +174,16 @@ def main() -> None:
     """Bring the network of the plan up, serve the requests on stdin until its end, and take the network down."""
     setLogLevel("warning")
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+        signal.signal(number, exit_on_signal)
     with open(sys.argv[1], encoding="utf-8") as file:
         plan = json.load(file)
-    net = build(plan)
+    net = build_network(plan)
     try:
         net.start()
-        tell({"ready": {switch.name: switch.address for switch in net.switches}})
+        write_event({"ready": {switch.name: switch.address for switch in net.switches}})
         # Not by sys.stdin, which is the terminal's during a prompt and would keep what it has read ahead.
         while request := os.read(sys.stdin.fileno(), 1 << 16):
-            prompt(net, json.loads(request))
+            run_prompt(net, json.loads(request))
     finally:
         net.stop()
 

@@ -83,6 +83,8 @@ def _ip(*arguments: str) -> str:
         done = subprocess.run(("ip", *arguments), capture_output=True, text=True, timeout=_IP_TIMEOUT_S, check=False)
     except OSError as error:
         raise TopologyError(f"the `ip` command cannot be run: {error}; install iproute2") from error
+    except subprocess.TimeoutExpired as error:
+        raise TopologyError(f"`ip {' '.join(arguments)}` did not end in {_IP_TIMEOUT_S:g} s") from error
     if done.returncode != 0:
         raise TopologyError(f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}")
     return done.stdout
@@ -102,7 +104,7 @@ def remove_stale_namespaces() -> list[str]:
         # A name with our own process id that we did not make is left from a dead process with the same id.
         if pid == os.getpid() or not Path(f"/proc/{pid}").exists():
             try:
-                end_processes_in(path.name)
+                kill_processes_in(path.name)
                 _ip("netns", "delete", path.name)
             except TopologyError:
                 # Another owner may have removed the same namespace at the same time.
@@ -117,7 +119,7 @@ def processes_in(name: str) -> set[int]:
     return set(map(int, _ip("netns", "pids", name).split()))
 
 
-def end_processes_in(name: str, but: Collection[int] = ()) -> None:
+def kill_processes_in(name: str, but: Collection[int] = ()) -> None:
     """Send SIGKILL to all processes in a namespace but this process and those in `but`, and do not wait for their end.
 
     Raises TopologyError when there is no such namespace.
@@ -155,7 +157,11 @@ def _start_cleanup_process() -> None:
 
 
 def clean_up_after(owner_pid: int) -> None:
-    """Be the cleanup process: wait for the end of the owner, then remove its namespaces and directories."""
+    """Be the cleanup process: wait for the end of the owner, then remove its namespaces and directories.
+
+    The end of the owner is that of stdin. SIGINT, SIGTERM and SIGHUP are ignored from now on. Raises TopologyError when
+    a namespace cannot be removed.
+    """
     # A terminal sends these signals to the owner's whole group. The cleanup comes after the owner's end.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -168,7 +174,7 @@ def clean_up_after(owner_pid: int) -> None:
     remove_orphaned_folders()
 
 
-def switch_offloads_off(interface: str) -> None:
+def disable_offloads(interface: str) -> None:
     """Switch off all checksum, segmentation and GRO offloads of an interface of this thread's namespace.
 
     Raises TopologyError.
@@ -224,12 +230,15 @@ class Namespace:
             raise
 
     def ip(self, *arguments: str) -> str:
-        """Run `ip -n <this namespace> ARGUMENTS`. Return its output. Raises TopologyError when it fails."""
+        """Run `ip -n <this namespace> ARGUMENTS`. Return its output. Raises TopologyError: it fails, or takes 20 s."""
         return _ip("-n", self.name, *arguments)
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Run the block in this namespace: the calling thread only. Sockets made inside stay there."""
+        """Run the block in this namespace: the calling thread only. Sockets made inside stay there.
+
+        Raises TopologyError before the block when the namespace cannot be entered.
+        """
         # thread-self, not self: another thread of this process may be in another namespace.
         home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -263,7 +272,7 @@ class Namespace:
         for namespace, name in ((self, left), (other, right)):
             namespace.ip("link", "set", "dev", name, "mtu", str(mtu_bytes), "up")
             if not offloads:
-                namespace.switch_offloads_off(name)
+                namespace.disable_offloads(name)
         for namespace, name in ((self, left), (other, right)):
             namespace.wait_until_carrying(name)
         return VethPair(left, right)
@@ -279,13 +288,13 @@ class Namespace:
                 raise TopologyError(f"{interface} in {self.name} carries nothing after {_CARRY_S} s: are both ends up?")
             time.sleep(_POLL_S)
 
-    def switch_offloads_off(self, interface: str) -> None:
+    def disable_offloads(self, interface: str) -> None:
         """Switch off all checksum, segmentation and GRO offloads of an interface. Raises TopologyError."""
         with self.inside():
-            switch_offloads_off(interface)
+            disable_offloads(interface)
 
-    def settle(self, interface: str, mac: str, ip: str, neighbour: tuple[str, str]) -> None:
-        """Set the MAC address and an IPv4 address in a /24 of an interface, and a permanent neighbour (IPv4, MAC).
+    def configure_interface(self, interface: str, mac: str, ip: str, neighbour: tuple[str, str]) -> None:
+        """Give an interface a MAC address, an IPv4 address in a /24, and a permanent neighbour (IPv4, MAC).
 
         Raises TopologyError.
         """

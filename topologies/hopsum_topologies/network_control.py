@@ -56,7 +56,7 @@ class NetworkControl:
                 self.controllers[switch] = self._take(stack, network.driver, switch, network.addresses[switch])
             self._stack = stack.pop_all()
 
-    def place(
+    def create_job(
         self,
         plan: JobPlan,
         slots: int,
@@ -79,8 +79,8 @@ class NetworkControl:
                 WORKER_UDP_PORT.
             sides: side channels, as in `job_membership`.
 
-        Returns None where a tree is needed and no switch is its spine. Raises ControlPlaneError: it cannot be, or a
-        switch fails.
+        Returns None, and creates nothing, where a tree is needed and no switch is its spine. Raises ControlPlaneError:
+        it cannot be, or a switch fails.
         """
         around, spine = self.topology.switches_of(plan), self.topology.spine_of(plan)
         with ExitStack() as undo:
@@ -104,8 +104,8 @@ class NetworkControl:
             parts = dict(zip(controllers[1:], tree.leaves, strict=True))
             return LocalJob(parts, memberships, f"at {', '.join(around)}, then at {spine}", undo.pop_all())
 
-    def lost(self) -> int:
-        """Return the number of frames that the loss simulators of all switches dropped. Raises ControlPlaneError."""
+    def read_simulated_losses(self) -> int:
+        """Read from all switches the number of frames that their loss simulators dropped. Raises ControlPlaneError."""
         counters = (controller.loss_counters().values() for controller in self.controllers.values())
         return sum(each.ingress + each.egress for ports in counters for each in ports)
 
@@ -144,7 +144,7 @@ class NetworkControl:
         entries: list[Entity] = [*l2(stations(self.topology, switch))]
         entries += broadcast(interfaces_of(self.topology, switch))
         device.write([Insert(entry) for entry in entries])
-        for port, (ingress, egress) in losses(self.topology, switch).items():
+        for port, (ingress, egress) in port_losses(self.topology, switch).items():
             controller.set_loss(port, ingress, egress)
         return controller
 
@@ -169,7 +169,7 @@ def stations(topology: Topology, switch: str) -> dict[str, int]:
     return {topology.mac(node): port for node, port in routes(topology, switch).items()}
 
 
-def losses(topology: Topology, switch: str) -> dict[int, tuple[float, float]]:
+def port_losses(topology: Topology, switch: str) -> dict[int, tuple[float, float]]:
     """Map ports to the shares of frames that `switch` drops for its links: of frames in, and of frames out.
 
     Ports of links without loss are absent. A direction is simulated once: by the switch that receives, and towards a

@@ -20,12 +20,13 @@ _TERMINATE_S = 5.0
 _LOG_TAIL_BYTES = 2000
 
 
-def launched(
+def launcher_command(
     command: Sequence[str], namespace: str | None, environment: Mapping[str, str] | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    """Return arguments and environment for `Popen`: a child that dies with the calling thread, in a namespace or here.
+    """Return arguments and environment with which `Popen` starts `command` by `child_launcher`. Starts nothing.
 
-    `environment` None: ours. The returned one has our packages first in PYTHONPATH.
+    The child dies with the thread that starts it. It runs in `namespace`, None for ours. `environment` None: ours. The
+    returned one has our packages first in PYTHONPATH.
     """
     launcher = [sys.executable, "-m", "hopsum_topologies.child_launcher", str(os.getpid()), namespace or "-"]
     variables = dict(os.environ if environment is None else environment)
@@ -53,7 +54,7 @@ class ManagedProcess:
         self.log = log
         # Of a module that Python runs, not of Python.
         self.name = command[2] if command[1:2] == ["-m"] else Path(command[0]).name
-        arguments, variables = launched(command, namespace, environment)
+        arguments, variables = launcher_command(command, namespace, environment)
         with log.open("wb") as output:
             self._child = subprocess.Popen(
                 arguments,

@@ -21,8 +21,8 @@ from hopsum_topologies.description import HOST_INTERFACE, MTU_BYTES, Link, Topol
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.native_process import NativeSwitch
 from hopsum_topologies.netns import Namespace
-from hopsum_topologies.process import launched
-from hopsum_topologies.shaping import require_shapes, shape
+from hopsum_topologies.process import launcher_command
+from hopsum_topologies.shaping import require_delay_support, shape_interface
 
 
 class LinkTraffic(NamedTuple):
@@ -62,8 +62,8 @@ class RunningNetwork(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
-def traffic(network: RunningNetwork) -> dict[Link, LinkTraffic]:
-    """Return the traffic of every link since the start, from the interfaces in the home. Raises TopologyError."""
+def read_traffic(network: RunningNetwork) -> dict[Link, LinkTraffic]:
+    """Read from the home's interfaces the traffic of every link since the start. Return it. Raises TopologyError."""
     shown = json.loads(network.home.ip("-s", "-j", "link", "show"))
     counts = {each["ifname"]: each["stats64"] for each in shown}
     found = {}
@@ -76,18 +76,19 @@ def traffic(network: RunningNetwork) -> dict[Link, LinkTraffic]:
     return found
 
 
-def carried(network: RunningNetwork, before: Mapping[Link, LinkTraffic]) -> dict[Link, LinkTraffic]:
-    """Return the traffic of every link since `before`, an earlier result of `traffic`. Raises TopologyError."""
-    return {link: now.since(before[link]) for link, now in traffic(network).items()}
+def read_traffic_since(network: RunningNetwork, before: Mapping[Link, LinkTraffic]) -> dict[Link, LinkTraffic]:
+    """Read the traffic of every link since `before`, an earlier result of `read_traffic`. Raises TopologyError."""
+    return {link: now.since(before[link]) for link, now in read_traffic(network).items()}
 
 
 def require_all_reachable(network: RunningNetwork, deadline_s: float) -> None:
     """Ping every other host and every switch from every host until all have answered.
 
-    Raises TopologyError when one has not answered after `deadline_s` seconds.
+    The echo requests run in processes on the hosts. Raises TopologyError when one has not answered after `deadline_s`
+    seconds.
     """
     module = (sys.executable, "-m", "hopsum_topologies.reachability", f"{deadline_s:g}")
-    topology, (_, environment) = network.topology, launched((), None)
+    topology, (_, environment) = network.topology, launcher_command((), None)
     commands = [
         HostTask(host, host, (*module, *(topology.ip(node) for node in topology.nodes if node != host)), environment)
         for host in topology.hosts
@@ -117,7 +118,7 @@ class NamespaceNetwork:
             raise TopologyError(
                 f"bmv2 cannot run here: {reason}; install p4lang-bmv2 and be root, or use --target native"
             )
-        require_shapes(topology)
+        require_delay_support(topology)
         self.topology, self.driver = topology, driver
         with ExitStack() as stack:
             # One home for all switches: the controller reaches each of them, and every link can be counted there.
@@ -147,12 +148,12 @@ class NamespaceNetwork:
         (left, name), (right, peer) = ends
         left.add_veth(name, peer, right, mtu_bytes=MTU_BYTES)
         for namespace, interface in ends:
-            shape(namespace, interface, link)
+            shape_interface(namespace, interface, link)
 
     def _settle(self, host: str) -> None:
         topology, switch = self.topology, self.topology.switch_of(host)
         service = topology.ip(switch), topology.mac(switch)
-        self.hosts[host].settle(HOST_INTERFACE, topology.mac(host), topology.ip(host), service)
+        self.hosts[host].configure_interface(HOST_INTERFACE, topology.mac(host), topology.ip(host), service)
 
     def _start(self, stack: ExitStack, switch: str, folder: Path) -> Bmv2Switch | NativeSwitch:
         interfaces, device_id = interfaces_of(self.topology, switch), self.topology.device_id(switch)

@@ -22,12 +22,14 @@ _TC_TIMEOUT_S: Final = 20.0
 
 
 def tc(namespace: Namespace, *arguments: str) -> str:
-    """Run `tc -n NAMESPACE ARGUMENTS`. Return its output. Raises TopologyError where tc fails or is missing."""
+    """Run `tc -n NAMESPACE ARGUMENTS`. Return its output. Raises TopologyError: tc fails, is missing or takes 20 s."""
     try:
         command = ("tc", "-n", namespace.name, *arguments)
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TC_TIMEOUT_S, check=False)
     except OSError as error:
         raise TopologyError(f"the `tc` command cannot be run: {error}; install iproute2") from error
+    except subprocess.TimeoutExpired as error:
+        raise TopologyError(f"`tc {' '.join(arguments)}` did not end in {_TC_TIMEOUT_S:g} s") from error
     if done.returncode != 0:
         raise TopologyError(f"`tc {' '.join(arguments)}` failed: {done.stderr.strip()}")
     return done.stdout
@@ -43,7 +45,7 @@ def netem_unavailable() -> str | None:
     return None
 
 
-def require_shapes(topology: Topology) -> None:
+def require_delay_support(topology: Topology) -> None:
     """Raise TopologyError, with the names of the links that have a delay, unless this kernel can make delays."""
     delayed = [link for link in topology.links if link.delay_s]
     if delayed and (reason := netem_unavailable()) is not None:
@@ -54,7 +56,7 @@ def require_shapes(topology: Topology) -> None:
         )
 
 
-def shape(namespace: Namespace, interface: str, link: Link) -> None:
+def shape_interface(namespace: Namespace, interface: str, link: Link) -> None:
     """Give an interface's outgoing frames the link's rate and delay, not its loss. Call it once for an interface.
 
     Raises TopologyError when the kernel refuses, as for an interface that has a rate or delay already.

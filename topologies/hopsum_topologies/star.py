@@ -76,7 +76,7 @@ class Star:
         return f"10.0.0.{number + 1}"
 
     def shape(self, rate: str | None) -> None:
-        """Give both directions of every link a rate in tc's notation ("200mbit"), or none. Counts start again at 0.
+        """Give both directions of every link a rate in tc's notation ("200mbit"), None for no limit. Counts begin at 0.
 
         May be repeated. Raises TopologyError.
         """
@@ -93,8 +93,8 @@ class Star:
         options = _queue_of(namespace, interface)["options"]
         return float(options["rate"]) * 8 if "rate" in options else None
 
-    def counts(self) -> list[LinkCounts]:
-        """Return the traffic of each host's link since `shape`, by host. Raises TopologyError."""
+    def read_counts(self) -> list[LinkCounts]:
+        """Read from the kernel the traffic of each host's link since `shape`, by host. Raises TopologyError."""
         found = []
         for number, host in enumerate(self.hosts):
             up, down = _queue_of(host, _OUTSIDE), _queue_of(self.middle, _inside(number))

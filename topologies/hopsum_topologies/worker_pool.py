@@ -64,7 +64,7 @@ class WorkerPool:
     def receive(self) -> tuple[int, tuple[Any, ...]]:
         """Wait for the next message of any worker. Return its rank and the message, which begins with its kind.
 
-        "finished" is the last message of a worker.
+        "finished" is the last message of a worker. Do not call it when all workers have finished.
 
         Raises WorkerDiedError when a worker failed or ended, and after SILENCE_S without a message.
         """
@@ -108,12 +108,15 @@ class WorkerPool:
         return [found[rank] for rank in range(len(self.pipes))]
 
     def send(self, message: Any) -> None:
-        """Send every worker the same message, any value that can be pickled."""
+        """Send every worker the same message, any value that can be pickled.
+
+        Raises BrokenPipeError when one has ended. Workers before it have the message then.
+        """
         for pipe in self.pipes:
             pipe.send(message)
 
     def close(self) -> None:
-        """End all processes with SIGTERM, and close the pipes. May be repeated."""
+        """Close the pipes, end all processes with SIGTERM, and wait up to 10 s for the end of each. May be repeated."""
         for process, pipe in zip(self.processes, self.pipes, strict=True):
             pipe.close()
             if process.is_alive():

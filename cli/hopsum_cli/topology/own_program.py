@@ -27,7 +27,7 @@ from hopsum_controlplane.devices.drivers import open_device
 from hopsum_topologies.commands import HostTask, run_in_namespaces
 from hopsum_topologies.description import JobPlan, Topology
 from hopsum_topologies.errors import TopologyError
-from hopsum_topologies.process import launched
+from hopsum_topologies.process import launcher_command
 from hopsum_topologies.running_network import RunningNetwork
 
 PUSH_ELECTION_ID: Final = (0, 1)
@@ -83,7 +83,7 @@ def describe(network: RunningNetwork, program: tuple[Path, Path]) -> dict[str, A
 
 def _run_control(command: Sequence[str], home: str, environment: Mapping[str, str]) -> None:
     """Run the control command where the switches' servers are, with our own terminal."""
-    arguments, variables = launched(command, home, {**os.environ, **environment})
+    arguments, variables = launcher_command(command, home, {**os.environ, **environment})
     # The control command writes to our terminal directly: what we have printed comes first.
     sys.stdout.flush()
     status = subprocess.run(arguments, env=variables, check=False).returncode

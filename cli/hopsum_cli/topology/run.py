@@ -32,9 +32,15 @@ from hopsum_topologies.commands import run_in_namespaces
 from hopsum_topologies.description import JobPlan, Link, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.local_job import LocalJob
-from hopsum_topologies.mininet_network import MininetNetwork, bring_up
+from hopsum_topologies.mininet_network import MininetNetwork, start_network
 from hopsum_topologies.network_control import NetworkControl
-from hopsum_topologies.running_network import LinkTraffic, RunningNetwork, carried, require_all_reachable, traffic
+from hopsum_topologies.running_network import (
+    LinkTraffic,
+    RunningNetwork,
+    read_traffic,
+    read_traffic_since,
+    require_all_reachable,
+)
 
 REACH_S: Final = 20.0
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -115,17 +121,17 @@ def _run(request: Request) -> int:
         raise TopologyError(f"topology {topology.name!r} has no jobs: nobody runs {request.command[0]!r}")
     with ExitStack() as stack:
         folder = stack.enter_context(OwnedFolder("topology"))
-        network: RunningNetwork = stack.enter_context(bring_up(topology, request.target, folder))
+        network: RunningNetwork = stack.enter_context(start_network(topology, request.target, folder))
         # gRPC's threads stay in the namespace in which they start, and bmv2 listens on the loopback of the home.
         stack.enter_context(network.home.inside())
         if request.program is not None:
-            before = traffic(network)
+            before = read_traffic(network)
             status = run_program(network, request.program, request.control, request.command, folder)
             _prompt(request, network, {})
-            _report(request, carried(network, before), 0, status)
+            _report(request, read_traffic_since(network, before), 0, status)
             return status
         control = stack.enter_context(NetworkControl(network))
-        before = traffic(network)
+        before = read_traffic(network)
         # Forwarding is known to work before a job is made, on every path that a worker may take.
         require_all_reachable(network, REACH_S)
         _say(f"{topology.name} runs ({request.target}): every host reaches every other and every switch")
@@ -135,14 +141,14 @@ def _run(request: Request) -> int:
         status = 0
         if request.command:
             # From here on, so that the echo requests of require_all_reachable are not counted.
-            before = traffic(network)
+            before = read_traffic(network)
             commands = commands_for(topology, request.command, memberships, request.codec)
             with closing(run_in_namespaces(commands, network.hosts)) as events:
                 status = follow(events)
         _prompt(request, network, memberships)
         # Read before the switches' counters: a frame on its way then counts as lost, never as invented.
-        links = carried(network, before)
-        _report(request, links, control.lost(), status)
+        links = read_traffic_since(network, before)
+        _report(request, links, control.read_simulated_losses(), status)
         return status
 
 
@@ -164,7 +170,7 @@ def _install(request: Request, control: NetworkControl) -> dict[str, LocalJob]:
     for job in request.topology.jobs:
         # The tables are the same for every backend, and numpy compiles nothing.
         tables = job_tables(make_codec(request.codec, workers=len(job.workers), backend="numpy"))
-        placed = control.place(job, request.slots, tables, flat=request.aggregate_at)
+        placed = control.create_job(job, request.slots, tables, flat=request.aggregate_at)
         if placed is None:
             _say(_no_spine(request.topology, job))
             continue

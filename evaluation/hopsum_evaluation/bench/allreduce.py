@@ -47,7 +47,7 @@ from hopsum_evaluation.bench.timing import commit, machine, processor_s, process
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_topologies import LinkCounts, Star
 from hopsum_topologies.errors import TopologyError
-from hopsum_topologies.local_cluster import PLACEMENTS, LocalCluster, links_unavailable, switches_of
+from hopsum_topologies.local_cluster import PLACEMENTS, LocalCluster, default_switch_count, links_unavailable
 from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 
 ELEMENTS = 4_000_000
@@ -281,7 +281,7 @@ def as_json(findings: list[RateFinding], setting: AllReduceSetting, elapsed_s: f
         rates.append(entry)
     names = ("workers", "buckets", "window", "placement", "round_trip_s", "runs", "seed", "dilate")
     where = machine()
-    switches = switches_of(setting.placement, setting.workers)
+    switches = default_switch_count(setting.placement, setting.workers)
     return {
         "benchmark": "allreduce",
         "processors": processors_of(setting.workers, switches, where["cores"], setting.dilate),
@@ -474,12 +474,12 @@ class _Turns:
 
     def _take(self, turn: Turn, truth: NDArray[np.float32]) -> tuple[list[Measured], list[LinkCounts], float, float]:
         """Let the workers take a turn. Return their figures, counts of links and switches meanwhile, and the error."""
-        before, used_s = self.star.counts(), sum(map(processor_s, self.switch_pids))
+        before, used_s = self.star.read_counts(), sum(map(processor_s, self.switch_pids))
         pool = self.pools[turn.subject]
         pool.send(tuple(turn))
         done = [Measured(*message).undilated(self.setting.dilate) for message in pool.gather("done")]
         used_s = sum(map(processor_s, self.switch_pids)) - used_s
-        passed = [now.since(then) for now, then in zip(self.star.counts(), before, strict=True)]
+        passed = [now.since(then) for now, then in zip(self.star.read_counts(), before, strict=True)]
         return done, passed, used_s, _error(turn.subject, self.codecs.get(turn.subject), done, truth)
 
 

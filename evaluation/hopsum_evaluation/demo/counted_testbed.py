@@ -13,7 +13,7 @@ from hopsum_evaluation.demo.demo_worker import DemoPlan
 from hopsum_topologies.description import DescriptionError, Topology, find_topology
 from hopsum_topologies.local_cluster import SLOTS, InterfaceCounters, LocalCluster
 from hopsum_topologies.local_job import LocalJob
-from hopsum_topologies.running_network import traffic
+from hopsum_topologies.running_network import read_traffic
 
 ARRIVED: Final = ("added", "duplicate", "answered", "stale", "probed", "resent")
 """Events of the program that are one frame of a worker each, which it did not drop."""
@@ -113,9 +113,9 @@ def make_job(
 
 
 def read_counts(cluster: LocalCluster, job: LocalJob) -> DemoCounts:
-    """Return the counts of the switches' interfaces, then of the programs of those with workers, since the start.
+    """Read the counts of the switches' interfaces, then of the programs of those with workers, since the start.
 
-    Raises ControlPlaneError or TopologyError.
+    Raises ControlPlaneError, ManagementError or TopologyError.
     """
     uplinks, interfaces = _read_uplinks(cluster), cluster.read_interfaces()
     events, drops, replies = Counter[str](), Counter[str](), 0
@@ -141,7 +141,7 @@ def _read_uplinks(cluster: LocalCluster) -> dict[str, int]:
     spine = network.spine_of(plan)
     if spine is None:
         return {}
-    carried = traffic(cluster.network)
+    carried = read_traffic(cluster.network)
     links = [(leaf, network.link_between(leaf, spine)) for leaf in network.switches_of(plan)]
     return {str(link): carried[link].sent_from(leaf, link) for leaf, link in links}
 

@@ -26,7 +26,7 @@ from hopsum_evaluation.report.answers import show as show
 from hopsum_evaluation.training import accuracy_bench, training_bench
 from hopsum_evaluation.training.accuracy import unavailable
 from hopsum_evaluation.training.accuracy_plan import AUTO, MODELS, UNSHAPED
-from hopsum_topologies.local_cluster import switches_of
+from hopsum_topologies.local_cluster import default_switch_count
 
 WORKERS: Final = 4
 SPARE: Final = 1.5
@@ -209,7 +209,7 @@ def arguments_of(case: LinkCase, dilate: bool, cores: int) -> list[str]:
     With `dilate`, fewer than two processors for each worker and switch bring --dilate: its factor takes `spare`
     processors for each of them.
     """
-    switches = switches_of(case.placement, case.workers)
+    switches = default_switch_count(case.placement, case.workers)
     arguments = [*case.arguments, "--placement", case.placement]
     # A number of steps does not depend on time.
     measured = case.benchmark != "plan" and UNSHAPED not in case.arguments

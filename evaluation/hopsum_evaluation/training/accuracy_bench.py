@@ -42,7 +42,7 @@ from hopsum_evaluation.training.accuracy_plan import (
     ranks_codec_of,
 )
 from hopsum_evaluation.training.time_to_target import BEST, Ratio, is_ours, mean_of, reached_s, time_ratios
-from hopsum_topologies.local_cluster import PLACEMENTS, switches_of
+from hopsum_topologies.local_cluster import PLACEMENTS, default_switch_count
 
 OTHERS: Final = ("fp32", "fp16", "powersgd", "two-shot:bits=4", "two-shot:bits=8")
 LOW_RANK_SCHEME: Final = "low-rank-R"
@@ -162,7 +162,7 @@ def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:
 
 def describe(benchmark: str, options: argparse.Namespace, placements: Sequence[str]) -> dict[str, Any]:
     """Return the settings that both benchmarks have, commit and machine, for JSON. Raises MissingDataError."""
-    where, switches = machine(), max(switches_of(placement, options.workers) for placement in placements)
+    where, switches = machine(), max(default_switch_count(placement, options.workers) for placement in placements)
     return {
         "benchmark": benchmark, "model": options.model, "parameters": parameters(options.model),
         "workers": options.workers, "dilate": options.dilate, "commit": commit(), "machine": where,

@@ -16,7 +16,7 @@ import pytest
 from hopsum_labs.levels import LEVELS, PROGRAM, WORKER
 from hopsum_topologies import Namespace
 from hopsum_topologies.mininet_network import PYTHON
-from hopsum_topologies.process import launched
+from hopsum_topologies.process import launcher_command
 
 from ...support.targets import require_network
 
@@ -49,7 +49,7 @@ def run(folder: Path, *arguments: str, commands: str = "") -> subprocess.Complet
     with Namespace() as home:
         words: Sequence[str] = (*CONFINED, PYTHON, str(folder / "network.py"), *arguments)
         environment = {**os.environ, "HOPSUM": hopsum(), "TMPDIR": str(folder)}
-        prefixed, variables = launched(words, home.name, environment)
+        prefixed, variables = launcher_command(words, home.name, environment)
         variables.pop("PYTHONPATH")
         return subprocess.run(
             prefixed, env=variables, input=commands, capture_output=True, text=True, timeout=DEADLINE_S, check=False

@@ -40,7 +40,7 @@ def ptf_command() -> list[str]:
 def list_cases(chosen: Sequence[str], folder: Path) -> list[str]:
     """Return the names `module.Class` of the cases in `folder` that are in `chosen` (modules or cases, empty: all).
 
-    Raises RunnerError: there are none, or a module cannot be imported.
+    Runs ptf. Raises RunnerError: there are none, a module cannot be imported, or ptf is not installed.
     """
     with OwnedFolder("ptf") as logs:
         command = [*ptf_command(), "--test-dir", str(folder), "--log-file", f"{logs}/log", "--list-test-names"]

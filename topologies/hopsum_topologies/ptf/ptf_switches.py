@@ -37,8 +37,8 @@ class PtfTarget:
 
 
 @contextmanager
-def native(program: Program, ports: Sequence[int], extra: Sequence[str] = ()) -> Iterator[PtfTarget]:
-    """Run the embedded switch for the block with AF_UNIX ports: no root, no interfaces.
+def run_native(program: Program, ports: Sequence[int], extra: Sequence[str] = ()) -> Iterator[PtfTarget]:
+    """Run the embedded switch for the block with AF_UNIX ports, and yield it as ptf's target: no root, no interfaces.
 
     `extra` are more arguments of its command. Raises TopologyError when the switch does not start.
     """
@@ -55,11 +55,11 @@ def native(program: Program, ports: Sequence[int], extra: Sequence[str] = ()) ->
 
 
 @contextmanager
-def bmv2(program: Program, ports: Sequence[int], extra: Sequence[str] = ()) -> Iterator[PtfTarget]:
-    """Run simple_switch_grpc with veth pairs, in a namespace of its own, without a program: tests push it. Needs root.
+def run_bmv2(program: Program, ports: Sequence[int], extra: Sequence[str] = ()) -> Iterator[PtfTarget]:
+    """Run simple_switch_grpc for the block with veth pairs in a namespace of its own, and yield it as ptf's target.
 
-    Of `program` nothing is used. Raises TopologyError when bmv2 cannot run here, or when `extra` has arguments, which
-    are the embedded switch's.
+    Needs root. It has no program: tests push one, and `program` is not used. Raises TopologyError when bmv2 cannot run
+    here, or when `extra` has arguments, which are the embedded switch's.
     """
     if (reason := bmv2_unavailable()) is not None:
         raise TopologyError(reason)
@@ -73,8 +73,8 @@ def bmv2(program: Program, ports: Sequence[int], extra: Sequence[str] = ()) -> I
 
 
 SWITCHES: Final[Mapping[str, Callable[..., AbstractContextManager[PtfTarget]]]] = {
-    "native": native,
-    "bmv2": bmv2,
+    "native": run_native,
+    "bmv2": run_bmv2,
 }
 """The functions that start a switch, by the name of the target."""
 
