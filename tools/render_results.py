@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT / "tools")]
 from hopsum_evaluation.charts import write_chart  # noqa: E402
 from hopsum_evaluation.report.answers import answers_of, speed_bars  # noqa: E402
 from hopsum_evaluation.report.pages import LINKS, answer_lines, answers_page, claim_lines  # noqa: E402
-from hopsum_evaluation.report.reporting import SECTIONS, read_report, shown  # noqa: E402
+from hopsum_evaluation.report.reporting import SECTIONS, read_report, view_and_judge  # noqa: E402
 from p4_subset import write_or_compare  # noqa: E402
 
 
@@ -39,7 +39,7 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
     check = parser.parse_args(arguments).check
     docs, readme = root / "docs", root / "README.md"
     report = read_report(docs / "results.json")
-    claims = claim_lines(report, LINKS, shown(report, LINKS)[1])
+    claims = claim_lines(report, LINKS, view_and_judge(report, LINKS)[1])
     texts = {
         docs / "results.md": answers_page(report).rstrip() + "\n",
         docs / "claims.md": replaced((docs / "claims.md").read_text(), SECTIONS[LINKS][0], claims),

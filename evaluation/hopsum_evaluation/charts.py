@@ -57,7 +57,7 @@ class Series:
     """Dashed, without points: a formula, a bound, a published value."""
 
     @classmethod
-    def of(cls, name: str, points: Iterable[tuple[float, ...]]) -> Series:
+    def from_points(cls, name: str, points: Iterable[tuple[float, ...]]) -> Series:
         """Make the line through points (x, y) or (x, y, reach), in order of x. Raises ValueError without any."""
         x, y, *reach = zip(*sorted(points), strict=True)
         return cls(name, x, y, reach[0] if reach else ())
@@ -111,7 +111,10 @@ class BarChart:
 
 
 def write_chart(chart: Plot | BarChart, folder: Path) -> list[Path]:
-    """Draw a chart into an existing folder, as PNG and SVG. Return both paths. Raises OSError."""
+    """Draw a chart into an existing folder, as PNG and SVG. Return both paths.
+
+    Raises OSError, and ModuleNotFoundError without matplotlib.
+    """
     import matplotlib as mpl
 
     paths = [folder / f"{chart.name}.{kind}" for kind in ("png", "svg")]

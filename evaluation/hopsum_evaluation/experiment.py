@@ -2,7 +2,8 @@
 """Common parts of a report's sections: sizes, randomness, and the form of tables, plots and samples.
 
 A section is a module with the tuple CLAIMS, `run(settings, tell)`, which measures and returns what JSON can hold, and
-`show(result)`, which makes tables, plots and samples of that alone. `hopsum report --read` shows without measuring.
+`make_view(result)`, which makes tables, plots and samples of that alone. `hopsum report --read` shows without
+measuring.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _END_S: Final = 20.0
 """The time in which the process of a measurement ends by itself once nobody listens."""
 
 Result = dict[str, Any]
-"""Measured figures of one section, as values that JSON can hold. `show` needs nothing else."""
+"""Measured figures of one section, as values that JSON can hold. `make_view` needs nothing else."""
 Tell = Callable[[float, str], None]
 """A function that reports progress: the share of a section that is done, 0 to 1, and the next step in words."""
 
@@ -69,7 +70,7 @@ class Settings:
         """Return the one of the three arguments that is for this size."""
         return {Size.SMALL: small, Size.DEFAULT: default, Size.FULL: full}[self.size]
 
-    def stream(self, *names: str | int) -> int:
+    def derive_seed(self, *names: str | int) -> int:
         """Derive a seed, below 2^63, from a name ("data", "codec", "batch" or "loss") and any further names or numbers.
 
         Rotations and roundings are streams of "codec": `hopsum.codec.hashing` tells them apart.
@@ -79,8 +80,8 @@ class Settings:
         return derive_key(self.seed, *parts) >> 1
 
     def rng(self, *names: str | int) -> np.random.Generator:
-        """Return numpy's generator, seeded by `stream(*names)`."""
-        return np.random.default_rng(self.stream(*names))
+        """Return numpy's generator, seeded by `derive_seed(*names)`."""
+        return np.random.default_rng(self.derive_seed(*names))
 
 
 def _number(name: str | int) -> int:
@@ -163,7 +164,7 @@ def _run_apart(measure: Callable[..., Any], argument: Any, calls: int, pipe: Con
 
 
 @dataclass(frozen=True, slots=True)
-class ShownTable:
+class ReportTable:
     """A table of a report: rows of text cells below `heads`. The first cell of a row names the row."""
 
     title: str
@@ -172,10 +173,10 @@ class ShownTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class SectionView:
     """Tables and plots of a section of the report, and the measured samples of its claims."""
 
-    tables: Sequence[ShownTable] = ()
+    tables: Sequence[ReportTable] = ()
     plots: Sequence[Plot] = ()
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Measured figures by the name of their claim, one per seed. An empty list for a claim that was not measured."""

@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
         console.print(f"starting the {options.target} switch and {options.workers} workers ...")
         with LocalCluster(options.workers, target=options.target) as cluster:
             report.where = cluster.switch.where
-            perform(cluster, report, LinkPlan(options.link, options.pcap, options.show))
+            run_selftest(cluster, report, LinkPlan(options.link, options.pcap, options.show))
     except (ControlPlaneError, TopologyError, WorkerDiedError) as error:
         print(f"hopsum selftest: {error}", file=sys.stderr)
         return 1
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if report.good else 1
 
 
-def perform(cluster: LocalCluster, report: SelftestReport, link: LinkPlan) -> None:
+def run_selftest(cluster: LocalCluster, report: SelftestReport, link: LinkPlan) -> None:
     """Make the job, let worker processes sum, fill the report, and remove the job.
 
     Raises ControlPlaneError or WorkerDiedError.
@@ -99,14 +99,14 @@ def perform(cluster: LocalCluster, report: SelftestReport, link: LinkPlan) -> No
         job = cluster.create_job("sum", bound, tables)
         plan = (job.generation, report.workers, SLOTS, report.elements, report.seed, DEADLINE_S)
         pool.send(Assignment(*plan, exercises))
-        collect(pool, report, exercises)
+        receive_sums(pool, report, exercises)
     report.events = job.counters()
     drops = controller.drop_counters()
     report.drops = {name: drops[name] - drops_before[name] for name in drops if drops[name] != drops_before[name]}
     job.close()
 
 
-def collect(pool: WorkerPool, report: SelftestReport, exercises: Sequence[Exercise]) -> None:
+def receive_sums(pool: WorkerPool, report: SelftestReport, exercises: Sequence[Exercise]) -> None:
     """Receive sums and statistics of all workers until they finish, and put statistics and judged sums in the report.
 
     Raises WorkerDiedError.
@@ -122,22 +122,22 @@ def collect(pool: WorkerPool, report: SelftestReport, exercises: Sequence[Exerci
             _add_statistics(report, *rest)
         else:
             finished += 1
-    report.sums = [judge(exercise, results[exercise.op], report) for exercise in exercises]
+    report.sums = [compare_with_numpy(exercise, results[exercise.op], report) for exercise in exercises]
 
 
-def judge(exercise: Exercise, done: list[tuple[Any, float]], report: SelftestReport) -> Sum:
+def compare_with_numpy(exercise: Exercise, done: list[tuple[Any, float]], report: SelftestReport) -> ExerciseResult:
     """Compare every worker's result with numpy's sum, and return the verdicts. The report is only read.
 
     done: by rank, the RESULT payloads and the seconds.
     """
-    vectors = [exercise.values(rank, report.elements, report.seed) for rank in range(report.workers)]
+    vectors = [exercise.draw_vector(rank, report.elements, report.seed) for rank in range(report.workers)]
     expected = exercise.expected(vectors)
     # An all-reduce has ended when its last worker has the sum.
     slowest_s = max(elapsed_s for _, elapsed_s in done)
-    return Sum(
+    return ExerciseResult(
         exercise,
         _chunks(exercise, report),
-        all(np.array_equal(exercise.sums(results, report.elements), expected) for results, _ in done),
+        all(np.array_equal(exercise.unpack(results, report.elements), expected) for results, _ in done),
         all(np.array_equal(results, done[0][0]) for results, _ in done),
         report.elements / slowest_s,
     )
@@ -188,7 +188,7 @@ class Exercise:
         """Elements that one packet carries: one for each lane of its sum."""
         return LANES_BYTES * 8 // self.lane_bits
 
-    def values(self, rank: int, elements: int, seed: int) -> NDArray[np.uint32]:
+    def draw_vector(self, rank: int, elements: int, seed: int) -> NDArray[np.uint32]:
         """Draw a rank's vector, uint32[elements]: lanes, or codes for the lookups."""
         rng = np.random.default_rng([seed, rank, self.op])
         if code_bits := SHAPES[self.op].code_bits:
@@ -203,7 +203,7 @@ class Exercise:
             return rng.integers(-100_000, 100_000, elements, dtype=np.int32).view(np.uint32)
         return rng.integers(0, 1 << self.lane_bits, elements, dtype=np.uint32)
 
-    def payloads(self, values: NDArray[np.uint32]) -> NDArray[np.uint8]:
+    def pack(self, values: NDArray[np.uint32]) -> NDArray[np.uint8]:
         """Pack a vector into UPDATE payloads, uint8[chunks, bytes], the last chunk padded with zeros."""
         shape = SHAPES[self.op]
         chunks = -(-len(values) // self.chunk_elements)
@@ -214,7 +214,7 @@ class Exercise:
             return pack_codes(codes, self.lane_bits, bits=shape.code_bits)
         return padded.astype(shape.lane_dtype).view(np.uint8).reshape(chunks, shape.up_bytes)
 
-    def sums(self, results: NDArray[np.uint8], elements: int) -> NDArray[np.uint32]:
+    def unpack(self, results: NDArray[np.uint8], elements: int) -> NDArray[np.uint32]:
         """Unpack the lanes of RESULT payloads, or the codes, uint32[elements]."""
         return lanes(self.op, results).reshape(-1)[:elements].astype(np.uint32)
 
@@ -245,7 +245,7 @@ def exercises_for(max_growth_bytes: int | None) -> tuple[Exercise, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
+class ExerciseResult:
     """The result of one exercise.
 
     equal: True if all workers have numpy's sum. replicas_equal: True if all workers have the same bytes.
@@ -268,7 +268,7 @@ class SelftestReport:
     workers: int
     elements: int
     seed: int
-    sums: list[Sum] = field(default_factory=list)
+    sums: list[ExerciseResult] = field(default_factory=list)
     packets_up: int = 0
     packets_down: int = 0
     bytes_up: int = 0
@@ -398,7 +398,7 @@ def work(seat: Seat, plan: LinkPlan, pipe: Connection) -> None:
 
 
 def _sum(exercise: Exercise, rank: int, plan: Assignment, transport: Transport, pipe: Connection) -> None:
-    payloads = exercise.payloads(exercise.values(rank, plan.elements, plan.seed))
+    payloads = exercise.pack(exercise.draw_vector(rank, plan.elements, plan.seed))
     start = time.perf_counter()
     results = transport.allreduce(exercise.op, payloads).results
     pipe.send(("sums", exercise.op, results, time.perf_counter() - start))

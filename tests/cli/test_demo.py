@@ -194,9 +194,9 @@ def test_a_worker_may_finish_before_the_others_but_not_before_its_last_word(tmp_
     with training_demo._progress(Console(stderr=True)) as progress:
         if early:
             with pytest.raises(WorkerDiedError, match="worker 0 sent 'finished' during fp32"):
-                training_demo.follow(pool, progress, plan, "fp32", "baseline")
+                training_demo.gather_with_progress(pool, progress, plan, "fp32", "baseline")
         else:
-            assert training_demo.follow(pool, progress, plan, "fp32", "baseline") == [(0.5,), (0.6,)]
+            assert training_demo.gather_with_progress(pool, progress, plan, "fp32", "baseline") == [(0.5,), (0.6,)]
 
 
 def test_fashion_reads_idx_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

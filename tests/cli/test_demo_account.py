@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopsum.agent.allreduce_results import CommunicatorStatistics, SocketTraffic
-from hopsum_evaluation.demo.counted_testbed import DemoCounts, read_quiet
+from hopsum_evaluation.demo.counted_testbed import DemoCounts, read_until_stable
 from hopsum_evaluation.demo.demo_worker import DemoResult
 from hopsum_evaluation.demo.training_demo import DemoReport, fill_report
 from hopsum_topologies.local_cluster import InterfaceCounters
@@ -113,9 +113,9 @@ def test_counters_are_read_until_they_stand_still() -> None:
         reads += 1
         return DemoCounts(InterfaceCounters(min(reads, until), 0, 0, 0), {}, {}, 0, {})
 
-    assert read_quiet(lambda: moving(4)).interfaces.packets_up == 4
+    assert read_until_stable(lambda: moving(4)).interfaces.packets_up == 4
     assert reads == 5
-    assert read_quiet(lambda: moving(1 << 30), quiet_s=0.0).interfaces.packets_up == 6
+    assert read_until_stable(lambda: moving(1 << 30), quiet_s=0.0).interfaces.packets_up == 6
 
 
 def test_only_drops_since_then_are_named() -> None:

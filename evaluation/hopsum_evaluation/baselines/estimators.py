@@ -79,21 +79,21 @@ class TopKEstimator:
             raise CodecError(f"fraction {fraction} of elements to send: above 0 and at most 1")
         self.fraction = fraction
 
-    def sent(self, elements: int) -> int:
+    def sent_count(self, elements: int) -> int:
         """Return the number of elements that are sent of a vector with this many elements."""
         return max(1, round(self.fraction * elements))
 
     def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
         """Return a message of values, then places. Of equal magnitudes the first ones are sent. See `Estimator`."""
         require_finite_vector(x)
-        count, width = self.sent(x.size), code_bits(x.size)
+        count, width = self.sent_count(x.size), code_bits(x.size)
         # Places ascend, so that the receiver finds a damaged message by an order that is broken.
         places = _largest(x, count)
         return Message(x[places].astype("<f4").tobytes() + pack(places, width), count * (32 + width))
 
     def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
         """Return the values at their places, zeros elsewhere. Raises CodecError for places that do not ascend."""
-        count, width = self.sent(elements), code_bits(elements)
+        count, width = self.sent_count(elements), code_bits(elements)
         require_payload(message.payload, 4 * count + packed_bytes(count, width), self.name, elements)
         values = np.frombuffer(message.payload, "<f4", count)
         places = unpack(message.payload[4 * count :], count, width)

@@ -218,7 +218,7 @@ class Srk(Sk):
         require_finite_vector(x)
         # Divided by a power of two, which is exact: nothing overflows in the transform, and denormals keep their bits.
         exponent = int(np.frexp(max(x.max(), -x.min()))[1])
-        v = np.zeros(padded(x.size), np.float32)
+        v = np.zeros(padded_size(x.size), np.float32)
         key = rotation_key(context)
         for run in runs(x.size):
             v[run] = np.ldexp(x[run], -exponent) * signs(key, run)
@@ -228,7 +228,7 @@ class Srk(Sk):
 
     def decode(self, message: Message, elements: int, context: ReductionContext) -> Floats:
         """Return the levels of the codes, rotated back. See `Estimator`."""
-        coordinates = padded(elements)
+        coordinates = padded_size(elements)
         size = _EXPONENT.size + _EXTREMES.size + packed_bytes(coordinates, code_bits(self.levels))
         require_payload(message.payload, size, self.name, elements)
         v = np.empty(coordinates, np.float32)
@@ -246,7 +246,7 @@ class Srk(Sk):
         return out
 
 
-def padded(elements: int) -> int:
+def padded_size(elements: int) -> int:
     """Return the smallest power of two that is not below `elements`."""
     return 1 << max(elements - 1, 0).bit_length()
 
@@ -381,7 +381,7 @@ def mse_bound_srk(d: int, n: int, energy: float, k: int) -> float:
 
     D is the power of two to which d is padded. d, n and `energy` are those of `mse_bound_sb`.
     """
-    return (2 * math.log(padded(d)) + 2) / (n * (k - 1) ** 2) * energy
+    return (2 * math.log(padded_size(d)) + 2) / (n * (k - 1) ** 2) * energy
 
 
 def bits_bound_svk(d: int, k: int) -> float:

@@ -48,7 +48,7 @@ class ThcPublished(LookupTableCodec):
         super().__init__(workers, PUBLISHED, lane_bits=lane_bits, kernels=kernels)
 
     def ranges(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
-        """Return the bits of the vector's root mean square, uint32[1]."""
+        """Return the bits of the vector's root mean square, uint32[1]: of infinity where it is NaN or above `HUGE`."""
         blocks = super().ranges(x).view(np.float32)
         # A block's root mean square counts padding as zeros: times the elements of a block, it is the energy of real
         # elements.
@@ -60,7 +60,7 @@ class ThcPublished(LookupTableCodec):
         return shared.view(np.uint32)
 
     def ranges_of_sum(self, x: NDArray[np.float32], residual: NDArray[np.float32]) -> NDArray[np.uint32]:
-        """Return the bits of the root mean square of x + residual, uint32[1]."""
+        """Return `ranges` of x + residual."""
         return self.ranges(x + residual)
 
     def encode(

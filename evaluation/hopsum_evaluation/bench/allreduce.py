@@ -40,10 +40,10 @@ from hopsum.transport.worker_loop import compiled_kernel
 from hopsum_base.owned_folder import OwnedFolder
 from hopsum_base.units import list_of, rate_bits_per_s, time_s, whole
 from hopsum_controlplane import ControlPlaneError
-from hopsum_evaluation.bench.allreduce_worker import GLOO, AllReducePlan, Measured, Turn, gradient_of, work
+from hopsum_evaluation.bench.allreduce_worker import GLOO, AllReducePlan, Turn, TurnFigures, gradient_of, work
 from hopsum_evaluation.bench.dilation import ProcessorQuotas, add_dilate_option, dilated_rate, dilated_timing
 from hopsum_evaluation.bench.placements import make_job, window_of
-from hopsum_evaluation.bench.timing import commit, machine, processor_s, processors_of, versions
+from hopsum_evaluation.bench.timing import machine, processor_s, processors_of, source_commit, versions
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_topologies import LinkCounts, Star
 from hopsum_topologies.errors import TopologyError
@@ -208,7 +208,7 @@ class RateFinding:
     nmse: list[float] = field(default_factory=list)
     """By turn: error of the first mean."""
 
-    def add(self, done: Sequence[Measured], links: Sequence[LinkCounts], switch_cpu_s: float, nmse: float) -> None:
+    def add(self, done: Sequence[TurnFigures], links: Sequence[LinkCounts], switch_cpu_s: float, nmse: float) -> None:
         """Add one turn: measurements of every rank, counts of links, processor time of switches, error of a mean."""
         count = 1 + len(done[0].calls_s)
         self.seconds.append(median(map(max, zip(*(measured.calls_s for measured in done), strict=True))))
@@ -290,7 +290,7 @@ def as_json(findings: list[RateFinding], setting: AllReduceSetting, elapsed_s: f
         "rates": rates,
         "machine": where,
         "versions": versions("hopsum", "numpy", "numba", "torch", "llvmlite"),
-        "commit": commit(),
+        "commit": source_commit(),
         "elapsed_s": round(elapsed_s, 1),
     }
 
@@ -425,7 +425,7 @@ def run(setting: AllReduceSetting, console: Console) -> list[RateFinding]:
             pool.gather("ready")
         # After the imports of all, which no figure counts. A rank's processes take turns: they share its processor.
         ranks = zip(*(pool.processes for pool in dict.fromkeys(pools.values())), strict=True)
-        quotas.hold([*([process.pid for process in own] for own in ranks), *([switch.pid] for switch in switches)])
+        quotas.assign([*([process.pid for process in own] for own in ranks), *([switch.pid] for switch in switches)])
         turns = _Turns(setting, plan, cluster.star, pools, [switch.pid for switch in switches], codecs, console)
         findings = [found for elements, rate in setting.cases for found in turns.measure(elements, rate)]
         for pool in dict.fromkeys(pools.values()):
@@ -472,12 +472,12 @@ class _Turns:
                     calls[subject] = min(MAX_CALLS, max(1, round(LOOP_S / slowest_s)))
         return findings
 
-    def _take(self, turn: Turn, truth: NDArray[np.float32]) -> tuple[list[Measured], list[LinkCounts], float, float]:
+    def _take(self, turn: Turn, truth: NDArray[np.float32]) -> tuple[list[TurnFigures], list[LinkCounts], float, float]:
         """Let the workers take a turn. Return their figures, counts of links and switches meanwhile, and the error."""
         before, used_s = self.star.read_counts(), sum(map(processor_s, self.switch_pids))
         pool = self.pools[turn.subject]
         pool.send(tuple(turn))
-        done = [Measured(*message).undilated(self.setting.dilate) for message in pool.gather("done")]
+        done = [TurnFigures(*message).undilated(self.setting.dilate) for message in pool.gather("done")]
         used_s = sum(map(processor_s, self.switch_pids)) - used_s
         passed = [now.since(then) for now, then in zip(self.star.read_counts(), before, strict=True)]
         return done, passed, used_s, _error(turn.subject, self.codecs.get(turn.subject), done, truth)
@@ -512,7 +512,7 @@ def _independent_nmse(codec: Codec) -> float:
     return float(np.sum((means[0] - truth) ** 2) / np.sum(truth**2))
 
 
-def _error(subject: str, codec: Codec | None, done: Sequence[Measured], truth: NDArray[np.float32]) -> float:
+def _error(subject: str, codec: Codec | None, done: Sequence[TurnFigures], truth: NDArray[np.float32]) -> float:
     """Return the NMSE of a turn's first mean. Raises WrongMeanError."""
     most, mean = nmse_limit(subject, codec), done[0].first_mean
     if len({(measured.first_mean.tobytes(), measured.last_mean.tobytes()) for measured in done}) > 1:

@@ -2,7 +2,7 @@
 """Worker processes of `hopsum bench allreduce`: the turns that all subjects take, and hopsum's workers.
 
 Messages to the parent: ("bound", [((ip, port), TCP port of the side channel) for each switch]) from hopsum's ·
-("ready",) · ("done", *Measured) after each turn. From the parent: the membership file's path to hopsum's · a Turn ·
+("ready",) · ("done", *TurnFigures) after each turn. From the parent: the membership file's path to hopsum's · a Turn ·
 None at the end.
 """
 
@@ -65,7 +65,7 @@ class Turn(NamedTuple):
     calls: int
 
 
-class Measured(NamedTuple):
+class TurnFigures(NamedTuple):
     """Figures of one turn on one rank, as they pass through the pipe."""
 
     first_s: float
@@ -84,7 +84,7 @@ class Measured(NamedTuple):
     """The most resident bytes since the first turn of this size."""
     retransmits: int
 
-    def undilated(self, factor: float) -> Measured:
+    def undilated(self, factor: float) -> TurnFigures:
         """Return the figures with times divided by a factor of time dilation. Processor time is the same."""
         return self._replace(first_s=self.first_s / factor, calls_s=[call_s / factor for call_s in self.calls_s])
 
@@ -106,7 +106,7 @@ class Reducer(Protocol):
 def take_turns(plan: AllReducePlan, rank: int, reducer: Reducer, pipe: Connection) -> None:
     """Run a worker whose sockets are open: send ("ready",), and take the turn of each message until None comes.
 
-    Each turn is answered by ("done", *Measured). With another size than before, a new gradient is drawn, and the
+    Each turn is answered by ("done", *TurnFigures). With another size than before, a new gradient is drawn, and the
     process's peak of resident memory is counted anew.
     """
     gradient, ready_rss_bytes = np.empty(0, np.float32), 0
@@ -126,7 +126,7 @@ def take_turns(plan: AllReducePlan, rank: int, reducer: Reducer, pipe: Connectio
         # No barrier: no rank's all-reduce ends before all ranks have begun it, so the first one was a barrier.
         for _ in range(turn.calls):
             calls_s.append(_timed(reducer, turn.subject, gradient))
-        measured = Measured(
+        measured = TurnFigures(
             first_s,
             calls_s,
             (time.process_time() - began_s) / turn.calls,
@@ -167,7 +167,7 @@ def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
     # Before any socket or thread: both stay in the namespace in which they were made.
     if seat.namespace is not None:
         enter_namespace(seat.namespace)
-    membership, links, side = join(seat, plan.services, pipe)
+    membership, links, side = bind_sockets(seat, plan.services, pipe)
     with Agent(
         membership, seat.rank, codec=plan.codec, link=links, side=side, seed=plan.seed, timing=plan.timing
     ) as agent:
@@ -175,10 +175,10 @@ def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
         take_turns(plan, seat.rank, _Hopsum(agent, plan), pipe)
 
 
-def join(seat: Seat, services: Sequence[Address], pipe: Connection) -> tuple[str, list[UdpLink], socket.socket]:
-    """Open a worker's sockets for a job with side channels, as every job of a controller has them.
+def bind_sockets(seat: Seat, services: Sequence[Address], pipe: Connection) -> tuple[str, list[UdpLink], socket.socket]:
+    """Open a worker's data sockets and the listener of its side channel, and wait until the parent has made the job.
 
-    Sends ("bound", ...) to the parent, and waits until it has made the job. Returns the membership file's path, the
+    Sends ("bound", ...) to the parent. Returns the membership file's path, the
     data sockets by shard, and the listener of the side channel.
     """
     links = [UdpLink((seat.ip, 0), service, gso="auto") for service in services]

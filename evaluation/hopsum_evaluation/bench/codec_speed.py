@@ -31,7 +31,7 @@ from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import LookupTableCodec
 from hopsum_base.units import real, whole
 from hopsum_evaluation.bench.lossless_rate import measure_reduction
-from hopsum_evaluation.bench.timing import Rate, commit, machine, measure, one_core, versions
+from hopsum_evaluation.bench.timing import Rate, machine, measure, one_core, source_commit, versions
 from hopsum_evaluation.command_options import figure_table
 from hopsum_evaluation.expected_error import expected_normal_nmse
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
@@ -223,7 +223,7 @@ def describe(rates: Mapping[str, Rate], subjects: Sequence[Subject], seed: int) 
         "seed": seed,
         "machine": machine(),
         "versions": versions("hopsum", "numpy", "numba", "llvmlite", "torch"),
-        "commit": commit(),
+        "commit": source_commit(),
     }
 
 

@@ -40,7 +40,7 @@ from hopsum_controlplane.artifacts import compiled_program
 from hopsum_evaluation.bench.engine_load import EngineRun, engine_runs
 from hopsum_evaluation.bench.made_datagrams import CODES, WrongResultError, table_of_codes
 from hopsum_evaluation.bench.socket_load import LoadError, SocketRun, echo_run, load_on
-from hopsum_evaluation.bench.timing import Rate, commit, machine, memory, versions
+from hopsum_evaluation.bench.timing import Rate, machine, memory, source_commit, versions
 from hopsum_evaluation.command_options import figure_table
 from hopsum_switch.backend import Backend
 from hopsum_switch.ports.udp_layout import COMPILED_VARIABLE
@@ -131,15 +131,15 @@ def run(setting: DataplaneSetting, runs: int, seconds: float) -> Findings:
                 for name in samples:
                     samples[name].clear()
                 for socket_run in subjects.sockets.values():
-                    socket_run.forget()
+                    socket_run.reset_totals()
         memory = {}
         if subjects.startup is not None:
             progress.update(task, description=f"memory with {MEMORY_SLOTS} slots")
             progress.refresh()
-            memory = subjects.startup.memory(setting.workers, setting.table, setting.seed, seconds)
+            memory = subjects.startup.measure_memory(setting.workers, setting.table, setting.seed, seconds)
         rates = {name: Rate(median(found), min(found), max(found)) for name, found in samples.items()}
         effort = {name: engine.effort() for name, engine in subjects.engines.items()}
-        busy = {name: socket_run.busy() for name, socket_run in subjects.sockets.items()}
+        busy = {name: socket_run.processor_figures() for name, socket_run in subjects.sockets.items()}
         return Findings(rates, effort, busy, memory, samples)
 
 
@@ -231,7 +231,7 @@ def describe(findings: Findings, setting: DataplaneSetting, runs: int, seconds: 
         },
         # Figures of different programs are not to be compared.
         "programs": {"hopsum": hashlib.sha256(compiled_program()[0].read_bytes()).hexdigest()},
-        "commit": commit(),
+        "commit": source_commit(),
     }  # fmt: skip
 
 
@@ -358,7 +358,7 @@ class Subjects:
     """
 
     def __init__(self, stack: ExitStack, setting: DataplaneSetting) -> None:
-        self.actions: dict[str, Action] = {"memcpy": copy_codes}
+        self.actions: dict[str, Action] = {"memcpy": measure_copy}
         self.engines: dict[str, EngineRun] = {}
         self.sockets: dict[str, SocketRun] = {}
         self.startup: Startup | None = None
@@ -421,15 +421,15 @@ class Subjects:
 
     def _open_start(self) -> None:
         self.startup = startup = self._stack.enter_context(Startup())
-        self.actions["cold_start"] = lambda _: startup.cold()
-        self.actions["warm_start"] = lambda _: startup.warm()
+        self.actions["cold_start"] = lambda _: startup.start_cold()
+        self.actions["warm_start"] = lambda _: startup.start_warm()
 
     def _add_socket(self, name: str, run: SocketRun) -> None:
         self.sockets[name] = run
         self.actions[name] = run.run
 
 
-def copy_codes(_: float) -> float:
+def measure_copy(_: float) -> float:
     """Measure one copy of packed codes, two in a byte. Return codes per second. The argument, seconds, is ignored."""
     source = np.ones(COPY_BYTES, np.uint8)
     target = np.empty_like(source)
@@ -466,17 +466,23 @@ class Startup:
     def __init__(self) -> None:
         self._folder = OwnedFolder("bench")
 
-    def cold(self) -> float:
-        """Start with an empty cache. Return the seconds until ready."""
+    def start_cold(self) -> float:
+        """Start a switch process with an empty cache, and end it: `measure_start`. Return the seconds until ready."""
         with self._empty_cache() as environment:
-            return start_s(environment)
+            return measure_start(environment)
 
-    def warm(self) -> float:
-        """Start with the program in the cache. Return the seconds until ready. The first call is cold."""
-        return start_s(self._environment("warm"))
+    def start_warm(self) -> float:
+        """Start a switch process with one cache for all calls, and end it. Return the seconds until ready.
 
-    def memory(self, workers: int, table: tuple[int, ...], seed: int, seconds: float) -> dict[str, int]:
-        """Read resident bytes, now and peak, after traffic over all slots, of a warm and of a cold process."""
+        The first call finds the cache empty. Raises StartError.
+        """
+        return measure_start(self._environment("warm"))
+
+    def measure_memory(self, workers: int, table: tuple[int, ...], seed: int, seconds: float) -> dict[str, int]:
+        """Measure resident bytes, now and peak, of two switches that it starts, with a full and an empty cache.
+
+        Each switch has `workers` ports and carries load over all slots for `seconds`. Returns bytes by metric.
+        """
         found: dict[str, int] = {}
         warm = self._resident(self._environment("warm"), workers, table, seed, seconds)
         with self._empty_cache() as environment:
@@ -512,7 +518,7 @@ class Startup:
             return memory(cluster.switch.pid)
 
 
-def start_s(environment: dict[str, str]) -> float:
+def measure_start(environment: dict[str, str]) -> float:
     """Start a switch process, wait for its line `ready`, and end it. Return the seconds until `ready`.
 
     `environment` is the whole environment of the process. Raises StartError.

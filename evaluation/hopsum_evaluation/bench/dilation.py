@@ -84,10 +84,10 @@ class ProcessorQuotas:
                 "machine or in a container (docker run --privileged) whose cgroup file system can be written"
             ) from error
 
-    def hold(self, programs: Iterable[Iterable[int | None]]) -> None:
-        """Give each program its share. A program is the ids of the processes that share it. Raises OSError.
+    def assign(self, programs: Iterable[Iterable[int | None]]) -> None:
+        """Move processes into control groups, one for each program: the ids of its processes. Raises OSError.
 
-        With a factor of 1 nothing is done. An id of None is left out.
+        With a factor of 1 nothing is done. An id of None is left out. Missing groups are made.
         """
         for number, processes in enumerate(programs if self._factor > 1 else ()):
             if number == len(self._groups):

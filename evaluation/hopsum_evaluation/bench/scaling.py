@@ -33,7 +33,7 @@ from hopsum_evaluation.bench.allreduce import (
     run,
 )
 from hopsum_evaluation.bench.made_datagrams import CODES
-from hopsum_evaluation.bench.timing import commit, machine, processors_of, versions
+from hopsum_evaluation.bench.timing import machine, processors_of, source_commit, versions
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.local_cluster import links_unavailable
 from hopsum_topologies.worker_pool import WorkerDiedError
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
         "rows": rows,
         "machine": before,
         "versions": versions("hopsum", "numpy", "numba", "llvmlite"),
-        "commit": commit(),
+        "commit": source_commit(),
         "elapsed_s": round(time.perf_counter() - began_s, 1),
     }
     if options.json:

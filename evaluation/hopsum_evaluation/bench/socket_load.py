@@ -260,7 +260,7 @@ class SocketRun:
         self._pinned = pinned
         self.two_cores = False
         self.total = LoadCounts()
-        """Sum of all runs since `forget`."""
+        """Sum of all runs since `reset_totals`."""
         self._switch_user_s = self._switch_system_s = 0.0
 
     def run(self, seconds: float) -> float:
@@ -274,20 +274,20 @@ class SocketRun:
         self._switch_system_s += after.system_s - before.system_s
         return tally.updates_per_s
 
-    def forget(self) -> None:
-        """Start the totals again."""
+    def reset_totals(self) -> None:
+        """Set `total` and the switch's processor time to zero."""
         self.total = LoadCounts()
         self._switch_user_s = self._switch_system_s = 0.0
 
-    def busy(self) -> dict[str, float | int | bool]:
-        """Return the processor figures of all runs since `forget`, by name.
+    def processor_figures(self) -> dict[str, float | int | bool]:
+        """Return the processor figures of all runs since `reset_totals`, by name.
 
         `load_*` and `switch_*` for user and system are processor seconds per elapsed second: 1 is one full core.
         `*_ns_per_packet` is processor time per UPDATE. Unlike rates, it hardly depends on the machine's other load.
         `own_cores` is of the last run.
 
         Raises:
-            ZeroDivisionError: no UPDATE was answered since `forget`.
+            ZeroDivisionError: no UPDATE was answered since `reset_totals`.
         """
         total = self.total
         switch_s = self._switch_user_s + self._switch_system_s

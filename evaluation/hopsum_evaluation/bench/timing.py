@@ -67,7 +67,7 @@ def versions(*packages: str) -> dict[str, str | None]:
     return found
 
 
-def commit() -> str | None:
+def source_commit() -> str | None:
     """Return the commit of the source tree, with "-dirty" where files differ. None outside a repository, or no git."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:

@@ -29,7 +29,7 @@ from hopsum.codec import CodecError, codec_names
 from hopsum.codec.arguments import codec_argument
 from hopsum_base.shown import name_hint
 from hopsum_base.units import format_number, list_of, one_of, real, whole
-from hopsum_evaluation.bench.timing import commit, machine, versions
+from hopsum_evaluation.bench.timing import machine, source_commit, versions
 from hopsum_evaluation.charts import Plot, Series, write_chart
 from hopsum_evaluation.command_options import figure_table
 from hopsum_evaluation.compare.measure import AGREEMENT_SE, AGREEMENT_SHARE, Cell, ComparisonPlan, measure_all
@@ -80,7 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--codecs",
-        type=list_of(method),
+        type=list_of(method_argument),
         metavar="NAME,...",
         help=f"methods to compare (default: all): codecs as connect takes them, thc:bits=2 for one; {names}",
     )
@@ -135,7 +135,7 @@ def _plan(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Compa
     )
 
 
-def method(text: str) -> tuple[MethodCandidate, ...]:
+def method_argument(text: str) -> tuple[MethodCandidate, ...]:
     """Return the candidates of a name in --codecs: one of a codec or method, several of a family of other methods.
 
     A codec is spelled as `connect(codec=)` takes it. Raises ArgumentTypeError for an unknown name.
@@ -186,7 +186,7 @@ def _follow(plan: ComparisonPlan, console: Console) -> list[Cell]:
     """Measure with a progress bar."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=plan.cells)
+        task = progress.add_task("", total=plan.cell_count)
         cells = []
         for cell in measure_all(plan):
             cells.append(cell)
@@ -224,7 +224,7 @@ def _against_bits(cells: Sequence[dict[str, Any]], kind: str, title: str) -> Plo
     for cell in cells:
         if cell["workers"] == shown_at and cell["family"]:
             families[cell["family"]].append((cell["bits_up"], cell["nmse"]))
-    series = [Series.of(name, points) for name, points in families.items()]
+    series = [Series.from_points(name, points) for name, points in families.items()]
     words = f"Error against bits, {title}, {shown_at} workers"
     return Plot(f"error-bits-{kind}", words, "bits per element, up", "NMSE of the mean", series, True, True)
 
@@ -234,7 +234,7 @@ def _against_workers(cells: Sequence[dict[str, Any]], kind: str, title: str) -> 
     for cell in cells:
         if cell["method"] in PLOTTED:
             methods[cell["method"]].append((cell["workers"], cell["nmse"]))
-    series = [Series.of(name, points) for name, points in methods.items()]
+    series = [Series.from_points(name, points) for name, points in methods.items()]
     words = f"Error against workers, {title}"
     return Plot(f"error-workers-{kind}", words, "workers", "NMSE of the mean", series, True, True)
 
@@ -291,7 +291,7 @@ def as_json(cells: Sequence[Cell], plan: ComparisonPlan, plots: Sequence[Path], 
         "seconds": round(seconds, 2),
         "machine": machine(),
         "versions": versions("hopsum", "numpy", "numba", "matplotlib", "constriction"),
-        "commit": commit(),
+        "commit": source_commit(),
     }
 
 

@@ -42,7 +42,7 @@ class ComparisonPlan:
     """True where all workers have the same vector."""
 
     @property
-    def cells(self) -> int:
+    def cell_count(self) -> int:
         """Number of cells that `measure_all` yields."""
         return len(self.candidates) * len(self.vectors) * len(self.workers)
 

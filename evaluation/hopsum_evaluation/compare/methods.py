@@ -114,7 +114,10 @@ class EstimatorMethod:
         return MethodResult(found.mean, Bits(found.bits / len(vectors) / elements, FLOAT_BITS))
 
     def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:
-        """See `MeanMethod`. A formula is known for estimators that round elements to levels without a rotation."""
+        """See `MeanMethod`. A formula is known for estimators that round elements to levels without a rotation.
+
+        Equal elements are levels themselves: 0.
+        """
         wide = x.astype(np.float64)
         energy = float(wide @ wide)
         # `Srk` is an `Sk` too, but rounds the rotated vector, whose extremes x does not tell.
@@ -126,6 +129,8 @@ class EstimatorMethod:
             levels = self.estimator.levels_of(x.size)
         else:
             return None
+        if not width:
+            return Theory(0.0, 0.0)
         place = (wide - wide.min()) / width * (levels - 1)
         odds = place - np.floor(place)
         error = float((odds * (1 - odds)).sum()) * (width / (levels - 1)) ** 2

@@ -54,7 +54,7 @@ class DemoCounts:
         return sum(self.events[name] for name in ARRIVED) + sum(self.drops.values())
 
 
-def read_quiet(read_counts: Callable[[], DemoCounts], quiet_s: float = QUIET_S) -> DemoCounts:
+def read_until_stable(read_counts: Callable[[], DemoCounts], quiet_s: float = QUIET_S) -> DemoCounts:
     """Call `read_counts` until two results are equal, or for `quiet_s` seconds. Return the last result.
 
     Counters of several places are read one after the other, so a frame that is under way at the first look is counted
@@ -76,7 +76,7 @@ to the switch and back."""
 Address = tuple[str, int]
 
 
-def network_of(name: str, workers: int | None) -> Topology:
+def demo_network(name: str, workers: int | None) -> Topology:
     """Return a network of the catalogue with `workers` workers, or the network of a .json file.
 
     `workers` None: the catalogue's own number. For a file it has to be None.

@@ -31,10 +31,10 @@ from hopsum_evaluation.command_options import add_link_options, check_link_optio
 from hopsum_evaluation.demo.counted_testbed import (
     ARRIVED,
     DemoCounts,
+    demo_network,
     make_job,
-    network_of,
     read_counts,
-    read_quiet,
+    read_until_stable,
 )
 from hopsum_evaluation.demo.demo_worker import DemoPlan, DemoResult, work
 from hopsum_evaluation.demo.digits_network import MissingDataError, load_images
@@ -189,7 +189,7 @@ def _network(options: argparse.Namespace) -> Topology | None:
         return None
     if options.workers is None and not options.topology.endswith(".json"):
         options.workers = WORKERS
-    network = network_of(options.topology, options.workers)
+    network = demo_network(options.topology, options.workers)
     options.workers = len(network.jobs[0].workers)
     return network
 
@@ -251,13 +251,15 @@ def run(plan: DemoPlan, report: DemoReport, console: Console, network: Topology 
             for rank, pipe in enumerate(pool.pipes):
                 pipe.send(str(job.write(plan.folder / f"membership-{rank}.json", rank)))
             with _progress(console) as progress:
-                trained = follow(pool, progress, plan, plan.codec, "trained")
+                trained = gather_with_progress(pool, progress, plan, plan.codec, "trained")
                 fill_report(report, [message[0] for message in trained])
-                report.counts = read_quiet(lambda: read_counts(cluster, job)).since(before)
+                report.counts = read_until_stable(lambda: read_counts(cluster, job)).since(before)
                 pool.send(True)
                 if nmse := pool.gather("nmse")[0][0]:
                     report.nmse_mean, report.nmse_theory = nmse.measured, nmse.theory
-                report.accuracy_fp32, report.step_s_fp32 = follow(pool, progress, plan, "fp32", "baseline")[0]
+                report.accuracy_fp32, report.step_s_fp32 = gather_with_progress(
+                    pool, progress, plan, "fp32", "baseline"
+                )[0]
         job.close()
 
 
@@ -281,7 +283,9 @@ def _start_cluster(stack: ExitStack, plan: DemoPlan, report: DemoReport) -> Loca
     return stack.enter_context(LocalCluster(plan.workers, target=report.target))
 
 
-def follow(pool: WorkerPool, progress: Progress, plan: DemoPlan, phase: str, last: str) -> list[tuple[Any, ...]]:
+def gather_with_progress(
+    pool: WorkerPool, progress: Progress, plan: DemoPlan, phase: str, last: str
+) -> list[tuple[Any, ...]]:
     """Show the steps of one training until every worker has sent its `last` message. Return those by rank.
 
     The bar's clock begins with the first step: until then workers import torch, and meet. Raises WorkerDiedError when a

@@ -28,7 +28,7 @@ from hopsum_evaluation.plan.paper_model import (
     PUBLISHED_TABLE,
     PUBLISHED_WORKERS,
     SHOWN_WORKERS,
-    Repeated,
+    RepeatedCompression,
     SynchronousSgd,
     claims,
 )
@@ -142,7 +142,7 @@ def _bounds(job: SynchronousSgd, ratio: float) -> list[float]:
     return [job.overhead_bound(SHOWN_WORKERS, ratio, slack) for slack in range(1, SHOWN_WORKERS + 1)]
 
 
-def _updates(job: SynchronousSgd, gzip: Repeated, workers: list[int]) -> list[float]:
+def _updates(job: SynchronousSgd, gzip: RepeatedCompression, workers: list[int]) -> list[float]:
     return [gzip.update_s(job, m) for m in workers]
 
 

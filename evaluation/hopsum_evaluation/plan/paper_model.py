@@ -10,8 +10,8 @@ one after the other through a network of rate chi. One set of that is one update
 
 The publication writes the last line for i = 1 (its C is then that of the whole set). It counts one direction and no
 latency: what returns from the server is not in T_inf. It leaves the sum of a repeated compression to figures. Here
-(`Repeated`) the worker compresses, the server decompresses what M workers sent, one after the other, and compresses
-the result, and the worker decompresses that: the steps of its section 4.2.
+(`RepeatedCompression`) the worker compresses, the server decompresses what M workers sent, one after the other, and
+compresses the result, and the worker decompresses that: the steps of its section 4.2.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class SynchronousSgd:
         return self.single_node_s * self.bytes_per_s / (ratio * self.weights_bytes)
 
 
-class Repeated(NamedTuple):
+class RepeatedCompression(NamedTuple):
     """A compression whose results cannot be added: every update compresses and decompresses all of W."""
 
     ratio: float
@@ -109,7 +109,7 @@ ALEXNET_ITERATIONS: Final = 200
 GIGABIT_ETHERNET_BYTES_PER_S: Final = 125e6
 PUBLISHED_WORKERS: Final = 25
 PUBLISHED_RATIOS: Final = (0.2, 0.5)
-PUBLISHED_GZIP: Final = Repeated(1 / 1.079, 8.079, 1.898)
+PUBLISHED_GZIP: Final = RepeatedCompression(1 / 1.079, 8.079, 1.898)
 """Table 1, AlexNet's parameters."""
 PUBLISHED_TABLE: Final = (
     ("AlexNet Caffemodel", 233e6, 1.079, 8.079, 1.898),

@@ -213,8 +213,8 @@ def measure_costs(options: argparse.Namespace) -> PlanCosts:
     for bits in TWO_SHOT_BITS:
         alone = TwoShot(1, bits=bits)
         name = f"two-shot:bits={bits}"
-        costs.codec_s[name] = costs.first_s[name] = codec_seconds(alone, 1.0, options.seed)[0]
-        costs.nmse[name] = nmse_of(alone, options.seed)
+        costs.codec_s[name] = costs.first_s[name] = measure_codec(alone, 1.0, options.seed)[0]
+        costs.nmse[name] = measure_nmse(alone, options.seed)
     # A sum has the elements of all workers, whose supports are taken as independent. To encode costs less.
     union = 1 - (1 - options.density) ** options.workers
     for name in options.codec or CODECS:
@@ -224,7 +224,7 @@ def measure_costs(options: argparse.Namespace) -> PlanCosts:
             costs.refused[name] = str(error)
             continue
         costs.ops[name] = codec.op.name
-        costs.codec_s[name], costs.first_s[name] = codec_seconds(codec, union, options.seed)
+        costs.codec_s[name], costs.first_s[name] = measure_codec(codec, union, options.seed)
         if isinstance(codec, LookupTableCodec):
             costs.nmse[name] = expected_normal_nmse(codec)
     return costs
@@ -261,10 +261,10 @@ def plan_step(options: argparse.Namespace, elements: int, costs: PlanCosts) -> l
     return rows
 
 
-def codec_seconds(codec: Codec, density: float, seed: int, elements: int = MEASURED_ELEMENTS) -> tuple[float, float]:
-    """Return the seconds to encode and decode one element, and the part of them before the first code can be sent.
+def measure_codec(codec: Codec, density: float, seed: int, elements: int = MEASURED_ELEMENTS) -> tuple[float, float]:
+    """Measure the seconds to encode and decode one element, and the part of them before the first code can be sent.
 
-    Measured: processor time, the least of a few runs.
+    They are processor time, the least of a few runs.
 
     One rank's all-reduce of a vector of N(0, 1), of which a share `density` is not zero for codec lossless, with error
     feedback where the codec has it. The switch's work in between is not counted. Additions by the ranks are.
@@ -293,7 +293,7 @@ def codec_seconds(codec: Codec, density: float, seed: int, elements: int = MEASU
     return min(taken[1:])
 
 
-def nmse_of(codec: Codec, seed: int) -> float:
+def measure_nmse(codec: Codec, seed: int) -> float:
     """Measure the NMSE of the mean of all ranks of a job in memory, all with the same N(0, 1) vector."""
     x = np.random.default_rng(seed).standard_normal(MEASURED_ELEMENTS, dtype=np.float32)
     means = simulate_allreduce(codec, [x] * codec.workers, seed=seed, step=0)

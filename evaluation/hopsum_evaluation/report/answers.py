@@ -6,8 +6,8 @@
     against others                          over the best of torch's hooks for halves and for low rank
     accuracy                                steps to the target over those of fp32
 
-A row is a model on links of one rate. Its seconds were measured in one of three ways (`How`). Won and lost are those of
-`outcome` alone, which the page of claims uses too.
+A row is a model on links of one rate. Its seconds were measured in one of three ways (`Evidence`). Won and lost are
+those of `outcome` alone, which the page of claims uses too.
 
 hopsum's schemes are the settings of codec thc, which switches sum, and low rank by it. Of these a row takes the fastest
 that has reached the target in every training of the run. Others are taken as they are.
@@ -28,7 +28,7 @@ from hopsum.codec import CodecError, make_codec
 from hopsum.codec.two_shot import TwoShot
 from hopsum_base.units import format_number, format_rate, format_time, rate_bits_per_s
 from hopsum_evaluation.charts import BarChart, BarPanel, BarSeries
-from hopsum_evaluation.experiment import Result, Shown, ShownTable
+from hopsum_evaluation.experiment import ReportTable, Result, SectionView
 from hopsum_evaluation.plan.step_plan import PlanCosts, plan_step
 from hopsum_evaluation.report.claims import UNDECIDED, Basis, Claim, Relation, Verdict, judge
 from hopsum_evaluation.training.accuracy_plan import AUTO, MODELS, UNSHAPED, diloco_of, low_rank_of
@@ -51,7 +51,7 @@ MOST_OFF: Final = 0.25
 """Most by which a prediction of `hopsum plan` may differ from what was measured, as a share."""
 
 
-class How(StrEnum):
+class Evidence(StrEnum):
     """The kind of measurement behind the seconds of a row."""
 
     TRAINED = "trained over these links"
@@ -151,12 +151,12 @@ class LinkAnswer:
     name: str
     model: str
     what: str
-    how: How = How.TIMED
+    evidence: Evidence = Evidence.TIMED
     safe: frozenset[str] = frozenset()
     times: dict[str, Times] = field(default_factory=lambda: {FABRIC: defaultdict(dict), HOSTS: defaultdict(dict)})
 
     @property
-    def links(self) -> str:
+    def rate_in_words(self) -> str:
         """Rate of the links in words."""
         return format_rate(self.bits_per_s)
 
@@ -217,17 +217,17 @@ def answers_of(result: Result) -> list[LinkAnswer]:
             # A training over the links themselves is better evidence than its steps.
             if timed and (name, bits_per_s) in trained:
                 continue
-            how = How.TRAINED if not timed else How.COUNTED if counted else How.TIMED
-            what = "s a step" if how is How.TIMED else f"s to {MODELS[name].goal}"
+            how = Evidence.TRAINED if not timed else Evidence.COUNTED if counted else Evidence.TIMED
+            what = "s a step" if how is Evidence.TIMED else f"s to {MODELS[name].goal}"
             words = f"{said}, computing {format_time(waits)}" if waits else said
             answer = found.setdefault((name, bits_per_s), LinkAnswer(bits_per_s, name, words, what, how, safe))
             times = answer.times[run["placement"]][run["scheme"]]
-            if how is How.TRAINED:
+            if how is Evidence.TRAINED:
                 times[run["repeat"]] = seconds_to_target(MODELS[name], run)
             else:
                 times[run["repeat"]] = run["step_s"]
     for answer in found.values():
-        if answer.how is How.COUNTED:
+        if answer.evidence is Evidence.COUNTED:
             _multiply(answer, steps[answer.name])
     return list(found.values())
 
@@ -308,7 +308,7 @@ def _is_choice(document: Mapping[str, Any]) -> bool:
     return AUTO in document.get("schemes", ()) and not document.get("compute_s")
 
 
-def answer_table(answers: Sequence[LinkAnswer]) -> ShownTable:
+def answer_table(answers: Sequence[LinkAnswer]) -> ReportTable:
     """Tabulate hopsum's fastest scheme and its ratios: a row for model, links and place of the switches."""
     rows = []
     for each in answers:
@@ -316,7 +316,7 @@ def answer_table(answers: Sequence[LinkAnswer]) -> ShownTable:
             if (ours := each.ours(place)) is None:
                 continue
             cells = (_compared(each, others, ours, place) for others in (("fp32",), SOFTWARE, HOOKS))
-            rows.append([each.links, each.model, each.how.name.lower(), words, f"`{ours}`", *cells])
+            rows.append([each.rate_in_words, each.model, each.evidence.name.lower(), words, f"`{ours}`", *cells])
     heads = (
         "links",
         "model",
@@ -327,7 +327,7 @@ def answer_table(answers: Sequence[LinkAnswer]) -> ShownTable:
         "over two-shot",
         "over torch's best hook",
     )
-    return ShownTable("answers", heads, rows)
+    return ReportTable("answers", heads, rows)
 
 
 def _compared(answer: LinkAnswer, others: Sequence[str], ours: str, place: str) -> str:
@@ -348,7 +348,7 @@ def ratio_text(ratio: Ratio) -> str:
     return f"{format_number(ratio.mean, 2)}{interval}"
 
 
-def range_table(answers: Sequence[LinkAnswer]) -> ShownTable:
+def range_table(answers: Sequence[LinkAnswer]) -> ReportTable:
     """Tabulate the least and the greatest ratio of all models, with their outcomes: a row for each rate and place."""
     rows = []
     for rate in dict.fromkeys(each.bits_per_s for each in answers):
@@ -356,12 +356,12 @@ def range_table(answers: Sequence[LinkAnswer]) -> ShownTable:
             same = [each for each in answers if each.bits_per_s == rate and each.ours(place)]
             if not same:
                 continue
-            how = Counter(each.how.name.lower() for each in same)
+            how = Counter(each.evidence.name.lower() for each in same)
             counts = ", ".join(f"{count} {name}" for name, count in sorted(how.items(), reverse=True))
             cells = (_span_cell(same, others, place) for others in (("fp32",), SOFTWARE, HOOKS))
             rows.append([format_rate(rate), words, counts, *cells])
     heads = ("links", "hopsum with", "rows", *_OVER)
-    return ShownTable("ranges", heads, rows)
+    return ReportTable("ranges", heads, rows)
 
 
 def _span_cell(answers: Sequence[LinkAnswer], others: Sequence[str], place: str) -> str:
@@ -369,7 +369,7 @@ def _span_cell(answers: Sequence[LinkAnswer], others: Sequence[str], place: str)
     return f"{compared.span}; {compared.outcomes}" if compared.rows else "-"
 
 
-class Compared(NamedTuple):
+class RowComparison(NamedTuple):
     """Ratios of several rows: their least and greatest mean in words, and outcomes in words."""
 
     rows: int
@@ -379,7 +379,7 @@ class Compared(NamedTuple):
     """The rows that hopsum lost, each as model and rate."""
 
 
-def compare(answers: Sequence[LinkAnswer], others: Sequence[str], place: str) -> Compared:
+def compare(answers: Sequence[LinkAnswer], others: Sequence[str], place: str) -> RowComparison:
     """Compare hopsum's fastest scheme at one place with the fastest of others in every row that has both.
 
     Rows in which a training missed its target are left out too.
@@ -391,12 +391,12 @@ def compare(answers: Sequence[LinkAnswer], others: Sequence[str], place: str) ->
     outcomes = [outcome(ratios) for _, ratios in found]
     counted = Counter(outcomes)
     rows = zip(found, outcomes, strict=True)
-    lost = tuple(f"`{each.name}` at {each.links}" for (each, _), which in rows if which is Outcome.LOST)
+    lost = tuple(f"`{each.name}` at {each.rate_in_words}" for (each, _), which in rows if which is Outcome.LOST)
     words = ", ".join(f"{counted[each]} {each}" for each in Outcome if counted[each])
-    return Compared(len(found), low if low == high else f"{low} to {high}", words, lost)
+    return RowComparison(len(found), low if low == high else f"{low} to {high}", words, lost)
 
 
-def accuracy_table(result: Result) -> ShownTable:
+def accuracy_table(result: Result) -> ReportTable:
     """Tabulate steps to the target, and in brackets over those of fp32: a row for each model, a column a scheme."""
     counts = {**steps_of(result, over_links=True), **steps_of(result)}
     names = list(dict.fromkeys(name for times in counts.values() for name in times))
@@ -406,7 +406,7 @@ def accuracy_table(result: Result) -> ShownTable:
         means = {name: fmean(each.values()) for name, each in times.items()}
         cells = [_steps_cell(means[name], fp32) if name in means else "-" for name in names]
         rows.append([f"`{model}` to {MODELS[model].goal}", *cells])
-    return ShownTable("accuracy", ("steps (over fp32's)", *(f"`{name}`" for name in names)), rows)
+    return ReportTable("accuracy", ("steps (over fp32's)", *(f"`{name}`" for name in names)), rows)
 
 
 def _steps_cell(steps: float, fp32: float) -> str:
@@ -415,19 +415,19 @@ def _steps_cell(steps: float, fp32: float) -> str:
     return f"{format_number(steps)} ({steps / fp32:.2f})" if fp32 < inf else format_number(steps)
 
 
-def diloco_table(answers: Sequence[LinkAnswer]) -> ShownTable:
+def diloco_table(answers: Sequence[LinkAnswer]) -> ReportTable:
     """Tabulate seconds to the target of DiLoCo and of schemes that sum at every step, for each rate that has both."""
     rows = list[tuple[str, dict[str, float]]]()
     for each in answers:
         means = {name: each.mean(name) for name in each.times[FABRIC]}
-        if each.how is not How.TIMED and any(diloco_of(name).every for name in means):
-            rows.append((each.links, means))
+        if each.evidence is not Evidence.TIMED and any(diloco_of(name).every for name in means):
+            rows.append((each.rate_in_words, means))
     names = list(dict.fromkeys(name for _, means in rows for name in means))
     cells = [[links, *(_or_missed(means[name]) if name in means else "-" for name in names)] for links, means in rows]
-    return ShownTable("rare", ("links", *(f"`{name}`" for name in names)), cells)
+    return ReportTable("rare", ("links", *(f"`{name}`" for name in names)), cells)
 
 
-def auto_table(result: Result) -> ShownTable:
+def auto_table(result: Result) -> ReportTable:
     """Tabulate the choice of method="auto", its step, and the steps of the fastest of its methods and of safe schemes.
 
     A row for each model, rate and place where it was timed.
@@ -451,7 +451,7 @@ def auto_table(result: Result) -> ShownTable:
             over = (f"{means[AUTO] / s:.2f}" for s in (own, fixed[best]))
             rows.append([where, chosen, *cells, f"`{best}`", *over])
     heads = ("ms/step", "auto chose", "auto", "best fixed", "which", "auto over its best", "auto over best")
-    return ShownTable("auto", heads, rows)
+    return ReportTable("auto", heads, rows)
 
 
 def accuracy_words(result: Result) -> str:
@@ -474,7 +474,7 @@ def accuracy_words(result: Result) -> str:
     return f"Steps to the target relative to fp32 ({models}): {'; '.join(said)}."
 
 
-def figure_table(result: Result) -> ShownTable:
+def figure_table(result: Result) -> ReportTable:
     """Tabulate every time that was measured, a column for each scheme, and bits and error of an element."""
     found = list({id(answer): answer for _, _, answer in all_reduces_of(result)}.values())
     listed = [*((each, 1000) for each in found), *((each, 1) for each in answers_of(result))]
@@ -484,7 +484,7 @@ def figure_table(result: Result) -> ShownTable:
         for document, entry, _ in all_reduces_of(result) for name, subject in entry["subjects"].items()
     }  # fmt: skip
     rows = [
-        [f"{each.model}, {each.links}: {each.what}", *(_mean_cell(each, *key, unit) for key in keys)]
+        [f"{each.model}, {each.rate_in_words}: {each.what}", *(_mean_cell(each, *key, unit) for key in keys)]
         for each, unit in listed
     ]
     for words, name, form in (
@@ -492,7 +492,7 @@ def figure_table(result: Result) -> ShownTable:
         ("error", "nmse", "{:.0e}".format),
     ):
         rows.append([words, *(form(sent[key][name]) if key in sent else "-" for key in keys)])
-    return ShownTable("figures", ("", *(_label(*key) for key in keys)), rows)
+    return ReportTable("figures", ("", *(_label(*key) for key in keys)), rows)
 
 
 def _label(place: str, name: str) -> str:
@@ -509,7 +509,7 @@ def _or_missed(value: float) -> str:
     return format_number(value) if value < inf else "missed"
 
 
-def parts_table(result: Result) -> ShownTable:
+def parts_table(result: Result) -> ReportTable:
     """Tabulate the parts of a step of hopsum's fastest scheme, in milliseconds, as means of the seeds."""
     fastest = {(each.name, each.bits_per_s, place): each.ours(place) for each in answers_of(result) for place in PLACES}
     found: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
@@ -525,10 +525,10 @@ def parts_table(result: Result) -> ShownTable:
         parts = [[run[part] for run in runs if run[part] is not None] for part in _PARTS]
         cells = [format_number(1000 * fmean(part)) if part else "-" for part in (*parts, wire_s)]
         rows.append([f"{where}: {_label(place, name)}", *cells])
-    return ShownTable("parts", ("ms", *_PARTS.values(), "wire"), rows)
+    return ReportTable("parts", ("ms", *_PARTS.values(), "wire"), rows)
 
 
-def plan_table(result: Result) -> ShownTable:
+def plan_table(result: Result) -> ReportTable:
     """Tabulate the seconds that `hopsum plan` predicts over those that were measured, for every all-reduce.
 
     Codecs that have another form now than in a recorded run have no row: their bytes are not known here.
@@ -536,7 +536,7 @@ def plan_table(result: Result) -> ShownTable:
     costs = next((_costs_of_today(PlanCosts(**each["costs"])) for each in _documents(result, "plan")), None)
     rows: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
     if costs is None:
-        return ShownTable("plan", (), ())
+        return ReportTable("plan", (), ())
     for document, entry, answer in all_reduces_of(result):
         place, elements = document["placement"], entry["elements"]
         options = argparse.Namespace(
@@ -547,10 +547,10 @@ def plan_table(result: Result) -> ShownTable:
             name = row.method.removeprefix("ring ")
             if name in answer.times[place]:
                 ratio = row.allreduce_s / answer.mean(name, place)
-                rows[place, name][f"{answer.model}, {answer.links}"] = f"{ratio:.2f}"
+                rows[place, name][f"{answer.model}, {answer.rate_in_words}"] = f"{ratio:.2f}"
     heads = list(dict.fromkeys(head for cells in rows.values() for head in cells))
     shown = [[_label(*key), *(cells.get(head, "-") for head in heads)] for key, cells in rows.items()]
-    return ShownTable("plan", ("predicted over measured", *heads), shown)
+    return ReportTable("plan", ("predicted over measured", *heads), shown)
 
 
 def _costs_of_today(costs: PlanCosts) -> PlanCosts:
@@ -571,7 +571,7 @@ def _operation(name: str) -> str:
         return ""
 
 
-def check_table(result: Result) -> ShownTable:
+def check_table(result: Result) -> ReportTable:
     """Tabulate all-reduces of few workers with a processor each: milliseconds undilated, dilated, and their ratio."""
     found: dict[tuple[str, str], dict[bool, float]] = defaultdict(dict)
     for document in _documents(result, "allreduce"):
@@ -586,10 +586,10 @@ def check_table(result: Result) -> ShownTable:
         [f"{where}: `{name}`", format_number(ms[False]), format_number(ms[True]), f"{ms[True] / ms[False]:.2f}"]
         for (where, name), ms in found.items() if len(ms) == 2
     ]  # fmt: skip
-    return ShownTable("check", ("ms/all-reduce", "not dilated", "dilated", "dilated over not"), rows)
+    return ReportTable("check", ("ms/all-reduce", "not dilated", "dilated", "dilated over not"), rows)
 
 
-def check_words(table: ShownTable) -> str:
+def check_words(table: ReportTable) -> str:
     """Return a sentence on the error of time dilation, from a `check_table`. Raises ValueError for one without rows."""
     ratios = [float(row[-1]) for row in table.rows]
     return (
@@ -615,7 +615,7 @@ def speed_bars(answers: Sequence[LinkAnswer]) -> BarChart | None:
                 [getattr(each, part) if isfinite(each.mean) else None for each in ratios] for part in Ratio._fields
             ]
             series.append(BarSeries(name, *parts))
-        groups = [f"{each.name}, {'trained' if each.how is How.TRAINED else 'timed'}" for each in kept]
+        groups = [f"{each.name}, {'trained' if each.evidence is Evidence.TRAINED else 'timed'}" for each in kept]
         panels.append(BarPanel(f"links of {format_rate(rate)}", groups, series))
     return BarChart("report-ratio", "Times as fast as DDP in fp32", panels, 1.0, "fp32") if panels else None
 
@@ -629,17 +629,17 @@ def _sides(answer: LinkAnswer) -> dict[str, tuple[str | None, str]]:
     }
 
 
-def show(result: Result) -> Shown:
+def make_view(result: Result) -> SectionView:
     """Make tables and the samples of the claims from a result of `links.run`."""
     found = {(each.name, each.bits_per_s): each for each in answers_of(result)}
     samples: dict[str, list[float]] = {}
     for each in _CLAIMED:
         answer = found.get((each.model, rate_bits_per_s(each.rate)))
-        if answer is None or answer.how is How.TIMED:
+        if answer is None or answer.evidence is Evidence.TIMED:
             samples[each.claim.name] = []
             continue
         samples[each.claim.name] = answer.ratios(each.others, answer.ours(each.place), each.place)
     reasons = {name: "not trained at this size; --full does" for name, each in samples.items() if not each}
     makers = (figure_table, accuracy_table, auto_table, parts_table, plan_table, check_table)
     tables = [diloco_table(list(found.values())), *(make(result) for make in makers)]
-    return Shown([table for table in tables if table.rows], samples=samples, reasons=reasons)
+    return SectionView([table for table in tables if table.rows], samples=samples, reasons=reasons)

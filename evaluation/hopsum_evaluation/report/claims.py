@@ -79,7 +79,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedClaim:
     """A claim with its samples and verdict.
 
     ours: interval of the samples, None where there is none.
@@ -93,7 +93,7 @@ class Judged:
     reason: str = ""
 
 
-def judge(claim: Claim, samples: Sequence[float], reason: str = "") -> Judged:
+def judge(claim: Claim, samples: Sequence[float], reason: str = "") -> JudgedClaim:
     """Give the verdict on a claim, by the table at the top of this module.
 
     Args:
@@ -103,13 +103,13 @@ def judge(claim: Claim, samples: Sequence[float], reason: str = "") -> Judged:
     """
     found = tuple(float(each) for each in samples)
     if len(found) < LEAST:
-        return Judged(claim, found, None, Verdict.NOT_RUN, reason or "too few seeds for an interval")
+        return JudgedClaim(claim, found, None, Verdict.NOT_RUN, reason or "too few seeds for an interval")
     if not all(isfinite(each) for each in found):
-        return Judged(claim, found, None, Verdict.NOT_REPRODUCED, reason or "a sample is not finite")
+        return JudgedClaim(claim, found, None, Verdict.NOT_REPRODUCED, reason or "a sample is not finite")
     ours = interval(found)
     least, most = claim.allowed
     if least <= ours.low and ours.high <= most:
-        return Judged(claim, found, ours, Verdict.REPRODUCED)
+        return JudgedClaim(claim, found, ours, Verdict.REPRODUCED)
     # The interval is in part allowed: more seeds could decide either way.
     undecided = ours.low <= most and ours.high >= least
-    return Judged(claim, found, ours, Verdict.NOT_REPRODUCED, UNDECIDED if undecided else "")
+    return JudgedClaim(claim, found, ours, Verdict.NOT_REPRODUCED, UNDECIDED if undecided else "")

@@ -22,7 +22,7 @@ from hopsum_evaluation.compare.compare import BUDGETS, as_json, error_plots, lea
 from hopsum_evaluation.compare.measure import ComparisonPlan, measure_all
 from hopsum_evaluation.compare.methods import CANDIDATES
 from hopsum_evaluation.compare.vectors import TITLES, make_vectors
-from hopsum_evaluation.experiment import Result, Settings, Shown, ShownTable, Tell
+from hopsum_evaluation.experiment import ReportTable, Result, SectionView, Settings, Tell
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
 from hopsum_evaluation.simulated_allreduce import simulate_allreduce
 from hopsum_wire import Op
@@ -77,20 +77,20 @@ def run(settings: Settings, tell: Tell) -> Result:
     kept: list[Any] = []
     for repeat in range(repeats):
         # Vectors and roundings anew in each repeat: the claim's interval is over both.
-        seed = settings.stream("codec", repeat)
+        seed = settings.derive_seed("codec", repeat)
         plan = ComparisonPlan(chosen, vectors, workers, elements, _STEPS, seed, identical=False)
         measured = []
         for cell in measure_all(plan):
             measured.append(cell)
-            done = (repeat + len(measured) / plan.cells) / repeats
+            done = (repeat + len(measured) / plan.cell_count) / repeats
             tell(0.95 * done, f"{cell.vectors}, {cell.workers} workers")
         kept.append(as_json(measured, plan, [], 0.0)["cells"])
     tell(0.95, "one vector for all")
     equal = [
-        _equal_workers(settings.stream("codec", "equal", repeat), settings.pick(1 << 12, 1 << 16, 1 << 16))
+        _equal_workers(settings.derive_seed("codec", "equal", repeat), settings.pick(1 << 12, 1 << 16, 1 << 16))
         for repeat in range(repeats)
     ]
-    apart = [homomorphic_error(settings.stream("codec", "sum", repeat), elements) for repeat in range(repeats)]
+    apart = [homomorphic_error(settings.derive_seed("codec", "sum", repeat), elements) for repeat in range(repeats)]
     return {"cells": _join(kept), "elements": elements, "equal": equal, "homomorphic": apart, "steps": _STEPS}
 
 
@@ -150,14 +150,14 @@ def _decoded(codec: Codec, vectors: Any, seed: int, ranks: Iterable[int]) -> Any
     return means[0].astype(np.float64)
 
 
-def show(result: Result) -> Shown:
+def make_view(result: Result) -> SectionView:
     """Make tables, plots and the samples of the claims from a result of `run`."""
     cells = [{**cell, "nmse": _mean(cell["nmse"])} for cell in result["cells"]]
     kinds = list(dict.fromkeys(cell["vectors"] for cell in cells))
     eight = [next(row for row in rows if row["workers"] == 8) for rows in result["equal"]]
     ratios = [[row["published"] / row["expected"] for row in rows] for rows in result["equal"]]
-    return Shown(
-        tables=[least_error(cells), *(_table(cells, kind) for kind in kinds)],
+    return SectionView(
+        tables=[least_error_table(cells), *(_table(cells, kind) for kind in kinds)],
         plots=error_plots(cells, TITLES),
         samples={
             "homomorphic": result["homomorphic"],
@@ -167,14 +167,14 @@ def show(result: Result) -> Shown:
     )
 
 
-def least_error(cells: Sequence[dict[str, Any]]) -> ShownTable:
+def least_error_table(cells: Sequence[dict[str, Any]]) -> ReportTable:
     """Tabulate the method with the least error of each kind of vectors, by bits in the busier direction.
 
     cells: as `compare.as_json` makes them.
     """
     workers, found = least_errors(cells)
     heads = (f"vectors, {workers} workers", *(f"at most {most:g} bits" for most in BUDGETS))
-    return ShownTable("error-least", heads, [[TITLES[kind], *methods] for kind, methods in found.items()])
+    return ReportTable("error-least", heads, [[TITLES[kind], *methods] for kind, methods in found.items()])
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -182,7 +182,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _table(cells: Sequence[dict[str, Any]], kind: str) -> ShownTable:
+def _table(cells: Sequence[dict[str, Any]], kind: str) -> ReportTable:
     here = [cell for cell in cells if cell["vectors"] == kind]
     workers = sorted({cell["workers"] for cell in here})
     by_method: dict[str, dict[int, Any]] = defaultdict(dict)
@@ -195,4 +195,4 @@ def _table(cells: Sequence[dict[str, Any]], kind: str) -> ShownTable:
         rows.append(
             [method, format_number(up), format_number(down), *(format_number(found[n]["nmse"], 2) for n in workers)]
         )
-    return ShownTable(f"error-{kind}", ("", "bits up", "bits down", *(f"n = {n}" for n in workers)), rows)
+    return ReportTable(f"error-{kind}", ("", "bits up", "bits down", *(f"n = {n}" for n in workers)), rows)

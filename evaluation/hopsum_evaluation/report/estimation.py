@@ -21,7 +21,7 @@ from hopsum_evaluation.baselines.estimator_interface import Estimator, estimate_
 from hopsum_evaluation.baselines.estimators import make_estimator
 from hopsum_evaluation.baselines.suresh import bits_bound_svk, mean_energy, mse_bound_sb, mse_bound_sk, mse_bound_srk
 from hopsum_evaluation.charts import Plot, Series
-from hopsum_evaluation.experiment import Result, Settings, Shown, ShownTable, Tell
+from hopsum_evaluation.experiment import ReportTable, Result, SectionView, Settings, Tell
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
 
 SURESH: Final = "Suresh et al. (ICML 2017)"
@@ -116,13 +116,15 @@ def _measure(settings: Settings, kind: str, d: int, n: int, steps: int, repeat: 
         truth, energy = np.mean(vectors, axis=0, dtype=np.float64), mean_energy(vectors)
         for name in _METHODS:
             # All methods get the same vectors of a step: differences are the methods', not the draws'.
-            estimate = estimate_mean(make(name), vectors, settings.stream("codec", repeat), step + 1)
+            estimate = estimate_mean(
+                make_section_estimator(name), vectors, settings.derive_seed("codec", repeat), step + 1
+            )
             errors[name].append(float(np.square(estimate.mean - truth).sum()) / energy)
             bits[name].append(estimate.bits / n / d)
     return {name: {"error": float(np.mean(errors[name])), "bits": float(np.mean(bits[name]))} for name in _METHODS}
 
 
-def make(name: str) -> Estimator:
+def make_section_estimator(name: str) -> Estimator:
     """Make an estimator with LEVELS. Levels of svk follow from the length of a vector."""
     return make_estimator(name, **({"levels": LEVELS} if name in ("sk", "srk") else {}))
 
@@ -130,7 +132,7 @@ def make(name: str) -> Estimator:
 def error_bound(name: str, d: int, n: int) -> float:
     """Return the bound of a method's mean squared error, over F, for n vectors of d elements.
 
-    `name` is sb, sk, srk or svk, with the levels of `make`.
+    `name` is sb, sk, srk or svk, with the levels of `make_section_estimator`.
     """
     if name == "sb":
         return mse_bound_sb(d, n, 1.0)
@@ -144,7 +146,7 @@ def _svk_levels(d: int) -> int:
     return ceil(sqrt(d)) + 1
 
 
-def show(result: Result) -> Shown:
+def make_view(result: Result) -> SectionView:
     """Make tables, plots and the samples of the claims from a result of `run`."""
     cases = result["cases"]
     repeats = range(len(cases[0]["runs"]))
@@ -158,7 +160,7 @@ def show(result: Result) -> Shown:
     samples["workers-slope"] = [_slope(cases, "hardest", "sb", "n", repeat) for repeat in repeats]
     samples["svk-slope"] = [_slope(cases, "Gaussian", "svk", "d", repeat) for repeat in repeats]
     samples["srk-growth"] = [_srk_growth(cases, repeat) for repeat in repeats]
-    return Shown(plots=[_scaling_plot(cases)], tables=[_table(cases)], samples=samples)
+    return SectionView(plots=[_scaling_plot(cases)], tables=[_table(cases)], samples=samples)
 
 
 def _error(case: dict[str, Any], name: str, repeat: int) -> float:
@@ -209,7 +211,7 @@ def _scaling_plot(cases: Sequence[dict[str, Any]]) -> Plot:
                 "elements", "error of the mean over F", series, True, True)  # fmt: skip
 
 
-def _table(cases: Sequence[dict[str, Any]]) -> ShownTable:
+def _table(cases: Sequence[dict[str, Any]]) -> ReportTable:
     rows = []
     for case in cases:
         cells = [
@@ -221,4 +223,4 @@ def _table(cases: Sequence[dict[str, Any]]) -> ShownTable:
             [case["kind"], str(case["d"]), str(case["n"]), *cells, format_number(_average(case, "svk", "bits"))]
         )
     heads = ("vectors", "d", "n", *(f"{name} (bound)" for name in _METHODS), "bits of svk")
-    return ShownTable("estimation-error", heads, rows)
+    return ReportTable("estimation-error", heads, rows)

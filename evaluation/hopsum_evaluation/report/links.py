@@ -18,13 +18,13 @@ from rich.console import Console
 
 from hopsum_base.units import format_number
 from hopsum_evaluation.bench import allreduce
-from hopsum_evaluation.bench.timing import commit, is_oversubscribed, machine
+from hopsum_evaluation.bench.timing import is_oversubscribed, machine, source_commit
 from hopsum_evaluation.experiment import NotRunError, Result, Settings, Tell, measure_apart, write_report
 from hopsum_evaluation.plan import step_plan
 from hopsum_evaluation.report.answers import CLAIMS as CLAIMS
-from hopsum_evaluation.report.answers import show as show
+from hopsum_evaluation.report.answers import make_view as make_view
 from hopsum_evaluation.training import accuracy_bench, training_bench
-from hopsum_evaluation.training.accuracy import unavailable
+from hopsum_evaluation.training.accuracy import trainings_unavailable
 from hopsum_evaluation.training.accuracy_plan import AUTO, MODELS, UNSHAPED
 from hopsum_topologies.local_cluster import default_switch_count
 
@@ -165,7 +165,7 @@ def run(settings: Settings, tell: Tell) -> Result:
     After Ctrl-C the figures of the finished cases are returned, with "stopped" True. Without any of them the interrupt
     is raised again. A case that fails is in "failed", with its reason. Raises NotRunError where no case can run.
     """
-    if reason := unavailable():
+    if reason := trainings_unavailable():
         raise NotRunError(reason)
     cases, documents, failed = cases_of(settings), list[dict[str, Any]](), dict[str, str]()
     stopped = False
@@ -199,7 +199,10 @@ def _kept(case: LinkCase, settings: Settings) -> dict[str, Any] | None:
     if not path.exists():
         return None
     found: dict[str, Any] = json.loads(path.read_text())
-    same = (found["arguments"], found["commit"]) == (arguments_of(case, settings.dilate, machine()["cores"]), commit())
+    same = (found["arguments"], found["commit"]) == (
+        arguments_of(case, settings.dilate, machine()["cores"]),
+        source_commit(),
+    )
     return found if same else None
 
 
@@ -223,14 +226,14 @@ def _measure(order: tuple[LinkCase, Settings]) -> dict[str, Any]:
     parser, measure = _BENCHMARKS[case.benchmark]
     arguments = arguments_of(case, settings.dilate, machine()["cores"])
     # Trainings of another commit are refused: each has a file of its own.
-    name = f"links-{case.name}-{(commit() or 'unknown')[:8]}-trainings.json"
+    name = f"links-{case.name}-{(source_commit() or 'unknown')[:8]}-trainings.json"
     to = ["--output", str(settings.folder / name)] if case.trains else []
     document = measure(parser().parse_args([*arguments, *to]), Console(stderr=True))
     return {**document, "arguments": arguments}
 
 
 def _plan(options: argparse.Namespace, _: Console) -> dict[str, Any]:
-    return {"benchmark": "plan", "commit": commit(), "costs": asdict(step_plan.measure_costs(options))}
+    return {"benchmark": "plan", "commit": source_commit(), "costs": asdict(step_plan.measure_costs(options))}
 
 
 _BENCHMARKS: Final[dict[str, tuple[Callable[[], Any], Callable[..., dict[str, Any]]]]] = {

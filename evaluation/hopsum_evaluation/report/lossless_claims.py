@@ -25,7 +25,7 @@ from hopsum.codec.lossless.sketch_plan import GAMMA
 from hopsum_base.units import format_number
 from hopsum_evaluation.bench.lossless_rate import measure_reduction
 from hopsum_evaluation.charts import Plot, Series
-from hopsum_evaluation.experiment import Result, Settings, Shown, ShownTable, Tell
+from hopsum_evaluation.experiment import ReportTable, Result, SectionView, Settings, Tell
 from hopsum_evaluation.interval import interval
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
 
@@ -100,8 +100,8 @@ def run(settings: Settings, tell: Tell) -> Result:
         tell(0.55 + 0.45 * repeat / repeats, f"what peels, {members:,} members")
         rng = settings.rng("data", "peel", repeat)
         peeled.append({
-            "threshold": threshold(members, _CLAIMED, rng),
-            "left": [share_left(members, gamma, _CLAIMED, rng) for gamma in _GAMMAS],
+            "threshold": peeling_threshold(members, _CLAIMED, rng),
+            "left": [unpeeled_share(members, gamma, _CLAIMED, rng) for gamma in _GAMMAS],
         })  # fmt: skip
     return {"speed": speed, "iteration": iteration, "gammas": list(_GAMMAS), "peeled": peeled, "members": members}
 
@@ -123,7 +123,7 @@ def _measure_speed(settings: Settings, repeats: int, tell: Tell) -> list[dict[st
             x = rng.standard_normal(elements, dtype=np.float32)
             # Each element is zero by itself: the number of the others varies as in a real gradient.
             x[rng.random(elements, dtype=np.float32) >= density] = 0
-            row = measure_reduction(codec, x, 3, settings.stream("codec", repeat) >> 1)
+            row = measure_reduction(codec, x, 3, settings.derive_seed("codec", repeat) >> 1)
             kept = ("all_elements_per_s", "bytes_of_dense", "lanes_per_nonzero", "backend")
             rows.append({key: row[key] for key in kept})
         found.append({"density": density, "elements": elements, "runs": rows})
@@ -139,12 +139,12 @@ def speedup(elements_per_s: float, bytes_of_dense: float, link_bits_per_s: float
     return dense_s / (1 / elements_per_s + dense_s * bytes_of_dense)
 
 
-def show(result: Result) -> Shown:
+def make_view(result: Result) -> SectionView:
     """Make tables, plots and the samples of the claims from a result of `run`."""
     speed, peeled, gammas = result["speed"], result["peeled"], result["gammas"]
     claimed = next(row for row in speed if row["density"] == _CLAIMED)
     iteration = result.get("iteration")
-    return Shown(
+    return SectionView(
         tables=[_speed_table(speed), _peel_table(gammas, peeled)],
         plots=[_speed_plot(speed), _peel_plot(gammas, peeled)],
         samples={
@@ -196,7 +196,7 @@ def _peel_plot(gammas: Sequence[float], peeled: Sequence[dict[str, Any]]) -> Plo
     return Plot("lossless-peel", "What peels, by size of the sketch", "cells per non-zero element", "share", series)
 
 
-def _speed_table(speed: Sequence[dict[str, Any]]) -> ShownTable:
+def _speed_table(speed: Sequence[dict[str, Any]]) -> ReportTable:
     rows = []
     for row in speed:
         rate = interval([each["all_elements_per_s"] / 1e6 for each in row["runs"]])
@@ -204,20 +204,20 @@ def _speed_table(speed: Sequence[dict[str, Any]]) -> ShownTable:
         shown, faster = (f"{format_number(x.mean)} ± {format_number(x.high - x.mean, 2)}" for x in (rate, gain))
         rows.append([f"{row['density']:.1%}", shown, format_number(size.mean), faster])
     heads = ("density", "M elements/s", "bytes of dense", "speed-up at 1 Gbit/s")
-    return ShownTable("lossless-speed", heads, rows)
+    return ReportTable("lossless-speed", heads, rows)
 
 
-def _peel_table(gammas: Sequence[float], peeled: Sequence[dict[str, Any]]) -> ShownTable:
+def _peel_table(gammas: Sequence[float], peeled: Sequence[dict[str, Any]]) -> ReportTable:
     rows = []
     for place, gamma in enumerate(gammas):
         left = [each["left"][place] for each in peeled]
         whole = sum(each == 0 for each in left)
         rows.append([f"{gamma:g}", f"{whole} of {len(left)}", format_number(float(np.mean(left)))])
     heads = ("cells per element", "sketches that peel", "share left")
-    return ShownTable("lossless-peeling", heads, rows)
+    return ReportTable("lossless-peeling", heads, rows)
 
 
-def unpeeled(
+def count_unpeeled(
     kernels: SketchKernels, members: NDArray[np.uint32], gamma: float, *, block_elements: int = 1024, key: int = 0
 ) -> int:
     """Return the number of members that do not peel in one sketch of gamma cells per member.
@@ -229,14 +229,14 @@ def unpeeled(
     return members.size - kernels.peel(members, layout, np.empty(members.size, np.uint32))
 
 
-def share_left(members: int, gamma: float, density: float, rng: np.random.Generator) -> float:
+def unpeeled_share(members: int, gamma: float, density: float, rng: np.random.Generator) -> float:
     """Sketch members at random places of a vector. Return the share that does not peel in gamma cells each."""
     places = _places(members, density, rng)
-    left = unpeeled(SketchKernels(), places, gamma, key=int(rng.integers(1 << 62)))
+    left = count_unpeeled(SketchKernels(), places, gamma, key=int(rng.integers(1 << 62)))
     return left / members
 
 
-def threshold(members: int, density: float, rng: np.random.Generator, step: float = 0.005) -> float:
+def peeling_threshold(members: int, density: float, rng: np.random.Generator, step: float = 0.005) -> float:
     """Return the least gamma, a multiple of `step` up to 1.6, at which a sketch of so many members peels, by bisection.
 
     density: share of the vector's elements that are members.
@@ -246,7 +246,7 @@ def threshold(members: int, density: float, rng: np.random.Generator, step: floa
     low, high = round(1.0 / step), round(1.6 / step)
     while high - low > 1:
         middle = (low + high) // 2
-        left = unpeeled(kernels, places, middle * step, key=key)
+        left = count_unpeeled(kernels, places, middle * step, key=key)
         low, high = (low, middle) if left == 0 else (middle, high)
     return high * step
 
@@ -283,7 +283,7 @@ def _make_step(settings: Settings, repeat: int) -> tuple[Callable[[], None], int
     from hopsum_evaluation.training.accuracy_models import load_learning, loss
 
     learning = load_learning("cnn")
-    network = learning.make_network(settings.stream("data", "iteration", repeat) % (1 << 31))
+    network = learning.make_network(settings.derive_seed("data", "iteration", repeat) % (1 << 31))
     optimiser, rng = learning.make_optimiser(network), settings.rng("batch", "iteration", repeat)
 
     def step() -> None:

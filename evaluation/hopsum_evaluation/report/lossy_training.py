@@ -55,7 +55,7 @@ class Learner:
         self.x, self.y = pixels[~test], labels[~test]
         self.test_x, self.test_y = pixels[test], labels[test]
 
-    def start(self, rng: np.random.Generator) -> Floats:
+    def draw_parameters(self, rng: np.random.Generator) -> Floats:
         """Draw first parameters, float32[PARAMETERS]."""
         first = rng.standard_normal(PIXELS * HIDDEN) * (2 / PIXELS) ** 0.5
         second = rng.standard_normal(HIDDEN * DIGITS) * (2 / HIDDEN) ** 0.5
@@ -103,7 +103,7 @@ def _softmax(logits: Floats) -> Floats:
 Mask = NDArray[np.bool_]
 
 
-class Fate(NamedTuple):
+class Deliveries(NamedTuple):
     """Packets of one all-reduce, bool[workers, chunks] each.
 
     present: contributions that arrived in time, at least one for every chunk.
@@ -114,8 +114,8 @@ class Fate(NamedTuple):
     lost: Mask
 
 
-def draw_fate(rng: np.random.Generator, workers: int, chunks: int, loss: float, stragglers: int) -> Fate:
-    """Draw the fate of one all-reduce's packets from `rng`.
+def draw_deliveries(rng: np.random.Generator, workers: int, chunks: int, loss: float, stragglers: int) -> Deliveries:
+    """Draw from `rng` which packets of one all-reduce arrive.
 
     Each packet is lost with probability `loss`, independently, in both directions. All contributions of `stragglers`
     random workers are late. Each chunk keeps at least one contribution: `stragglers` must be less than `workers`.
@@ -128,7 +128,7 @@ def draw_fate(rng: np.random.Generator, workers: int, chunks: int, loss: float, 
     empty = np.flatnonzero(~present.any(axis=0))
     in_time = np.setdiff1d(np.arange(workers), late)
     present[rng.choice(in_time, empty.size), empty] = True
-    return Fate(present, lost)
+    return Deliveries(present, lost)
 
 
 def allreduce(
@@ -136,7 +136,7 @@ def allreduce(
     vectors: Sequence[NDArray[np.float32]],
     context: tuple[int, int],
     feedback: Sequence[ErrorFeedback | None],
-    fate: Fate | None,
+    deliveries: Deliveries | None,
     *,
     published: bool,
 ) -> list[NDArray[np.float32]]:
@@ -148,31 +148,31 @@ def allreduce(
         context: seed and step.
         feedback: one per worker, without an all-reduce in progress, which gets the new residual. None: the codec has
             none.
-        fate: lost packets. None: nothing is missing.
+        deliveries: lost packets. None: nothing is missing.
         published: True for the behaviour of the published scheme, False for hopsum's.
     """
     reductions = [codec.start(x, ReductionContext(*context, rank), feedback[rank]) for rank, x in enumerate(vectors)]
     while (phase := reductions[0].phase) is not None:
         payloads = [each.phase.payloads for each in reductions if each.phase is not None]
-        # Only packets with codes are lost: a fate counts chunks of codes, and ranges have no error feedback to go
-        # back to.
+        # Only packets with codes are lost: `Deliveries` counts chunks of codes, and ranges have no error feedback to
+        # go back to.
         sums = phase.op != Op.MAX32
-        present = fate.present if fate is not None and sums else None
+        present = deliveries.present if deliveries is not None and sums else None
         results, contributors = simulate_switch(phase.op, payloads, codec.lookup, present)
         if published and present is not None:
-            results, contributors = zero_filled(codec, results, present)
+            results, contributors = fill_missing_with_zeros(codec, results, present)
         for reduction in reductions:
             reduction.on_results(results, contributors)
     means = [each.mean for each in reductions if each.mean is not None]
-    if published and fate is not None:
+    if published and deliveries is not None:
         # A chunk is a block, and blocks are rotated by themselves: without its result the mean is 0 there, and nowhere
         # else. The error feedback took all chunks as delivered.
-        for mean, gone in zip(means, fate.lost, strict=True):
+        for mean, gone in zip(means, deliveries.lost, strict=True):
             mean[gone.repeat(codec.block_elements)[: mean.size]] = 0
     return means
 
 
-def zero_filled(
+def fill_missing_with_zeros(
     codec: LookupTableCodec, results: NDArray[np.uint8], present: Mask
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
     """Return results as if missing workers had sent zeros, and bitmaps with all workers as contributors.
@@ -196,7 +196,7 @@ LANE_BITS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class LossCase:
     """A training of the loss section."""
 
     scheme: str
@@ -225,7 +225,7 @@ class TrainingOutcome:
     where the codec has no error feedback."""
 
 
-def make_case_codec(case: Case) -> LookupTableCodec:
+def make_case_codec(case: LossCase) -> LookupTableCodec:
     """Make the codec of a case of scheme "published", THC with lanes of 16 bits, or "ours", codec thc of its bits."""
     if case.scheme == "published":
         made = make_codec(thc_published.NAME, workers=case.workers, lane_bits=LANE_BITS)
@@ -235,16 +235,16 @@ def make_case_codec(case: Case) -> LookupTableCodec:
     return made
 
 
-def train(learner: Learner, case: Case, settings: Settings, repeat: int) -> TrainingOutcome:
+def train(learner: Learner, case: LossCase, settings: Settings, repeat: int) -> TrainingOutcome:
     """Train once in memory. Return the figures. First parameters and batches are the same for all schemes.
 
     They follow from settings and `repeat`, batches from the number of workers too.
     """
     workers = range(case.workers)
-    first = learner.start(settings.rng("data", "parameters", repeat))
+    first = learner.draw_parameters(settings.rng("data", "parameters", repeat))
     parameters, speed = [first.copy() for _ in workers], [np.zeros_like(first) for _ in workers]
     # Streams by repeat and number of workers, not by scheme: all schemes meet the same batches.
-    batches, fates = settings.rng("batch", repeat, case.workers), settings.rng("loss", repeat, case.workers)
+    batches, losses = settings.rng("batch", repeat, case.workers), settings.rng("loss", repeat, case.workers)
     codec = None if case.scheme == "fp32" else make_case_codec(case)
     keeps = codec is not None and feeds_back(codec)
     feedback = [ErrorFeedback(PARAMETERS) if keeps else None for _ in workers]
@@ -254,7 +254,7 @@ def train(learner: Learner, case: Case, settings: Settings, repeat: int) -> Trai
     for step in range(case.steps):
         chosen = batches.integers(0, len(learner.y), (case.workers, BATCH))
         gradients = [learner.gradient(parameters[rank], chosen[rank]) for rank in workers]
-        means = _means(case, codec, gradients, (settings.stream("codec", repeat), step + 1), feedback, fates)
+        means = _means(case, codec, gradients, (settings.derive_seed("codec", repeat), step + 1), feedback, losses)
         for rank in workers:
             speed[rank] = MOMENTUM * speed[rank] + means[rank]
             parameters[rank] = parameters[rank] - np.float32(RATE) * speed[rank]
@@ -269,19 +269,21 @@ def train(learner: Learner, case: Case, settings: Settings, repeat: int) -> Trai
 
 
 def _means(
-    case: Case,
+    case: LossCase,
     codec: LookupTableCodec | None,
     gradients: list[Floats],
     context: tuple[int, int],
     feedback: list[ErrorFeedback | None],
-    fates: np.random.Generator,
+    losses: np.random.Generator,
 ) -> list[Floats]:
     if codec is None:
         return [np.mean(gradients, axis=0)] * case.workers
-    fate = None
+    deliveries = None
     if case.loss or case.stragglers:
-        fate = draw_fate(fates, case.workers, blocks_of(PARAMETERS, codec.block_elements), case.loss, case.stragglers)
-    return allreduce(codec, gradients, context, feedback, fate, published=case.scheme == "published")
+        deliveries = draw_deliveries(
+            losses, case.workers, blocks_of(PARAMETERS, codec.block_elements), case.loss, case.stragglers
+        )
+    return allreduce(codec, gradients, context, feedback, deliveries, published=case.scheme == "published")
 
 
 def _apart(parameters: list[Floats]) -> float:

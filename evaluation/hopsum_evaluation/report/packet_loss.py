@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from hopsum_base.units import format_number
 from hopsum_evaluation.charts import Plot, Series
-from hopsum_evaluation.experiment import Result, Settings, Shown, ShownTable, Tell
+from hopsum_evaluation.experiment import ReportTable, Result, SectionView, Settings, Tell
 from hopsum_evaluation.interval import interval
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
-from hopsum_evaluation.report.lossy_training import Case, Learner, train
+from hopsum_evaluation.report.lossy_training import Learner, LossCase, train
 
 THC: Final = "Li et al., THC (NSDI 2024)"
 LOSSY_STEPS: Final = 2000
@@ -88,24 +88,24 @@ def run(settings: Settings, tell: Tell) -> Result:
     return {"trainings": found}
 
 
-def make_cases(settings: Settings) -> list[Case]:
+def make_cases(settings: Settings) -> list[LossCase]:
     """Return every training of a report of this size once."""
     # The small size only shows that the code runs.
     steps = settings.pick(20, 120, 400)
     losses = settings.pick((0.01, 0.05), (0.001, 0.01, 0.05), (0.001, 0.005, 0.01, 0.02, 0.05))
     stragglers, bits = settings.pick((3,), (1, 3), (1, 2, 3)), settings.pick((2,), (2, 3), (2, 3))
     workers = settings.pick((4,), (4, 16), (4, 8, 16, 32, 64))
-    ours, published = Case("ours", _WORKERS, steps), Case("published", _WORKERS, steps)
-    cases = [Case("fp32", _WORKERS, steps), ours, published]
+    ours, published = LossCase("ours", _WORKERS, steps), LossCase("published", _WORKERS, steps)
+    cases = [LossCase("fp32", _WORKERS, steps), ours, published]
     for loss in losses:
         cases += [replace(each, loss=loss) for each in (ours, published, replace(published, sync=True))]
     cases += [replace(each, stragglers=late) for late in stragglers for each in (ours, published)]
     cases += [replace(ours, bits=few) for few in bits]
-    cases += [Case(scheme, n, steps) for n in workers for scheme in ("fp32", "ours", "published")]
-    return [*cases, Case("ours", _STABLE_WORKERS, settings.pick(60, LOSSY_STEPS, 2 * LOSSY_STEPS), loss=0.05)]
+    cases += [LossCase(scheme, n, steps) for n in workers for scheme in ("fp32", "ours", "published")]
+    return [*cases, LossCase("ours", _STABLE_WORKERS, settings.pick(60, LOSSY_STEPS, 2 * LOSSY_STEPS), loss=0.05)]
 
 
-def show(result: Result) -> Shown:
+def make_view(result: Result) -> SectionView:
     """Make a table, plots and the samples of the claims from a result of `run`."""
     rows = result["trainings"]
     base = _accuracies(_find(rows, "fp32"))
@@ -121,7 +121,7 @@ def show(result: Result) -> Shown:
     if stable["case"]["steps"] < LOSSY_STEPS:
         samples["feedback-stable"] = []
         reasons["feedback-stable"] = f"{stable['case']['steps']} steps were run, not {LOSSY_STEPS}"
-    return Shown(
+    return SectionView(
         plots=[_loss_plot(rows, base), _straggler_plot(rows, base), _worker_plot(rows), _residual_plot(stable)],
         tables=[_table(rows)],
         samples=samples,
@@ -157,7 +157,7 @@ def _lines(
         found = interval(y(row))
         name = _SCHEMES[row["case"]["scheme"], row["case"]["sync"]]
         points[name].append((factor * row["case"][x], found.mean, found.high - found.mean))
-    return [Series.of(name, found) for name, found in points.items()]
+    return [Series.from_points(name, found) for name, found in points.items()]
 
 
 def _of_ten(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -197,7 +197,7 @@ def _residual_plot(stable: dict[str, Any]) -> Plot:
                 "residual over gradient (norms)", series)  # fmt: skip
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> ShownTable:
+def _table(rows: Sequence[dict[str, Any]]) -> ReportTable:
     made = []
     for row in rows:
         case, found = row["case"], interval(_accuracies(row))
@@ -210,4 +210,4 @@ def _table(rows: Sequence[dict[str, Any]]) -> ShownTable:
             f"{found.mean:.2f} ± {found.high - found.mean:.2f}", format_number(apart, 2),
         ])  # fmt: skip
     heads = ("", "workers", "bits", "lost", "late", "steps", "accuracy, %", "replicas apart")
-    return ShownTable("loss-trainings", heads, made)
+    return ReportTable("loss-trainings", heads, made)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from hopsum_base.units import format_number, format_rate
 from hopsum_evaluation.charts import BarChart, Plot, write_chart
-from hopsum_evaluation.experiment import Shown, ShownTable
+from hopsum_evaluation.experiment import ReportTable, SectionView
 from hopsum_evaluation.interval import CONFIDENCE
 from hopsum_evaluation.report.answers import (
     FABRIC,
@@ -21,7 +21,7 @@ from hopsum_evaluation.report.answers import (
     HOSTS,
     MOST_OFF,
     SOFTWARE,
-    How,
+    Evidence,
     LinkAnswer,
     accuracy_table,
     accuracy_words,
@@ -38,13 +38,13 @@ from hopsum_evaluation.report.answers import (
     range_table,
     speed_bars,
 )
-from hopsum_evaluation.report.claims import Judged, Verdict
+from hopsum_evaluation.report.claims import JudgedClaim, Verdict
 from hopsum_evaluation.training.accuracy_plan import MODELS, TIMED
 
 LINKS: Final = "links"
 _CLAIM_HEADS: Final = ("verdict", "claim", "needed", "measured", "seeds", "from")
 
-Parts = Mapping[str, tuple[str, Shown, Sequence[Judged]]]
+Parts = Mapping[str, tuple[str, SectionView, Sequence[JudgedClaim]]]
 """Title, tables and plots, and claims of each section, by its name."""
 
 
@@ -62,7 +62,7 @@ def write_pages(report: dict[str, Any], parts: Parts, folder: Path) -> None:
         write_chart(chart, images)
     answers = answer_table(found)
     all_judged = [each for _, _, judged in parts.values() for each in judged]
-    claims = ShownTable("claims", _CLAIM_HEADS, [claim_cells(each) for each in all_judged])
+    claims = ReportTable("claims", _CLAIM_HEADS, [claim_cells(each) for each in all_judged])
     for table in (answers, claims, *(table for _, shown, _ in parts.values() for table in shown.tables)):
         with (tables / f"{table.title}.csv").open("w", newline="") as file:
             csv.writer(file).writerows([table.heads, *table.rows])
@@ -153,7 +153,7 @@ def answer_lines(report: dict[str, Any], docs: str) -> list[str]:
     bars = speed_bars(found)
     picture = [f"![{bars.title}]({docs}images/{bars.name}.svg)", ""] if bars is not None else []
     words = [*question_lines(found, result), "", *_markdown(range_table(found))]
-    measured = f"Measured: {stamp(report, LINKS)}"
+    measured = f"Measured: {provenance(report, LINKS)}"
     # README has the ranges alone: a row for each model would be more than a reader of README wants.
     if docs:
         return [*words, *picture, f"{measured}; [every figure]({docs}results.md).", ""]
@@ -167,7 +167,7 @@ def question_lines(answers: Sequence[LinkAnswer], result: Mapping[str, Any]) -> 
     for rate in dict.fromkeys(each.bits_per_s for each in answers):
         same = compare([each for each in answers if each.bits_per_s == rate], ("fp32",), FABRIC)
         over += [f"{same.span} at {format_rate(rate)}"] if same.rows else []
-    trained = sum(each.how is How.TRAINED for each in answers)
+    trained = sum(each.evidence is Evidence.TRAINED for each in answers)
     return [
         f"- **Does compression pay?** Times as fast as DDP in fp32, with a switch in the middle: "
         f"{', '.join(over) or 'not measured'}.",
@@ -193,7 +193,7 @@ def _against(answers: Sequence[LinkAnswer], place: str) -> str:
     )
 
 
-def plan_words(table: ShownTable) -> str:
+def plan_words(table: ReportTable) -> str:
     """Return a sentence with the number of predictions of a `plan_table` that are near the measured values."""
     ratios = [float(cell) for row in table.rows for cell in row[1:] if cell != "-"]
     near = sum(1 - MOST_OFF <= each <= 1 + MOST_OFF for each in ratios)
@@ -227,14 +227,14 @@ def claims_page(report: dict[str, Any], parts: Parts) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def claim_lines(report: dict[str, Any], name: str, judged: Sequence[Judged]) -> list[str]:
+def claim_lines(report: dict[str, Any], name: str, judged: Sequence[JudgedClaim]) -> list[str]:
     """Return the lines of a section's claims: the number reproduced, date and machine of the figures, and a table."""
     held = sum(each.verdict is Verdict.REPRODUCED for each in judged)
-    table = ShownTable(name, _CLAIM_HEADS, [claim_cells(each) for each in judged])
-    return [f"{held} of {len(judged)} reproduced. {stamp(report, name)}.", "", *_markdown(table)]
+    table = ReportTable(name, _CLAIM_HEADS, [claim_cells(each) for each in judged])
+    return [f"{held} of {len(judged)} reproduced. {provenance(report, name)}.", "", *_markdown(table)]
 
 
-def stamp(report: dict[str, Any], section: str) -> str:
+def provenance(report: dict[str, Any], section: str) -> str:
     """Return date, processor, cores, number of workers and commit of a section's figures, and a remark if any."""
     result = report["sections"].get(section, {})
     where = result.get("machine", report["machine"])
@@ -247,7 +247,7 @@ def stamp(report: dict[str, Any], section: str) -> str:
     return f"{made}. {str(result['remark']).rstrip('.')}" if "remark" in result else made
 
 
-def claim_cells(judged: Judged) -> tuple[str, ...]:
+def claim_cells(judged: JudgedClaim) -> tuple[str, ...]:
     """Return the cells of a claim: verdict, claim, needed, measured (or a reason), number of seeds, source."""
     claim, ours = judged.claim, judged.reason
     if judged.ours is not None:
@@ -260,7 +260,7 @@ def claim_cells(judged: Judged) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _markdown(table: ShownTable) -> list[str]:
+def _markdown(table: ReportTable) -> list[str]:
     def row(cells: Sequence[str]) -> str:
         # A bar ends a cell, and < begins a tag.
         return f"|{'|'.join(cell.replace('|', '&#124;').replace('<', '&lt;') for cell in cells)}|"

@@ -23,8 +23,8 @@ from rich.console import Console
 
 from hopsum.errors import HopsumError
 from hopsum_base.units import list_of, one_of, whole
-from hopsum_evaluation.bench.timing import commit, machine, versions
-from hopsum_evaluation.experiment import NotRunError, Result, Settings, Shown, Size, Tell, write_report
+from hopsum_evaluation.bench.timing import machine, source_commit, versions
+from hopsum_evaluation.experiment import NotRunError, Result, SectionView, Settings, Size, Tell, write_report
 from hopsum_evaluation.report import (
     error,
     estimation,
@@ -32,7 +32,7 @@ from hopsum_evaluation.report import (
     lossless_claims,
     packet_loss,
 )
-from hopsum_evaluation.report.claims import Judged, judge
+from hopsum_evaluation.report.claims import JudgedClaim, judge
 from hopsum_evaluation.report.pages import claim_cells, write_pages
 
 SECTIONS: Final[dict[str, tuple[str, ModuleType]]] = {
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str]) -> int:
             write_report(report, options.output_dir / JSON_NAME)
             report = read_report(options.output_dir / JSON_NAME)
         options.output_dir.mkdir(parents=True, exist_ok=True)
-        parts = {name: (SECTIONS[name][0], *shown(report, name)) for name in SECTIONS}
+        parts = {name: (SECTIONS[name][0], *view_and_judge(report, name)) for name in SECTIONS}
         write_pages(report, parts, options.output_dir)
     except (ReportError, OSError) as problem:
         print(f"hopsum report: {problem}", file=sys.stderr)
@@ -127,10 +127,10 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
     path = options.output_dir / JSON_NAME
     # Before anything is measured: hours of figures would have no place.
     options.output_dir.mkdir(parents=True, exist_ok=True)
-    return collect(settings, options.sections, Console(stderr=True), lambda report: write_report(report, path))
+    return run_sections(settings, options.sections, Console(stderr=True), lambda report: write_report(report, path))
 
 
-def collect(
+def run_sections(
     settings: Settings,
     wanted: Sequence[str],
     console: Console,
@@ -146,7 +146,7 @@ def collect(
         console: where progress is shown.
         save: called with the report after each section, so that a run that is stopped loses one section at most.
     """
-    report = begin(settings)
+    report = new_report(settings)
     found = report["sections"]
     for name in (name for name in SECTIONS if name in wanted):
         load, since, begun = machine()["load_1min"], time.perf_counter(), _now()
@@ -177,7 +177,7 @@ def _lines(name: str, console: Console) -> Tell:
     return tell
 
 
-def begin(settings: Settings) -> dict[str, Any]:
+def new_report(settings: Settings) -> dict[str, Any]:
     """Return a report without sections: date, seed, size, machine, versions and commit."""
     return {
         "format": FORMAT,
@@ -189,7 +189,7 @@ def begin(settings: Settings) -> dict[str, Any]:
         "machine": machine(),
         "versions": versions(*_PACKAGES),
         "p4_manifest_sha256": manifest_hash(),
-        "commit": commit(),
+        "commit": source_commit(),
     }
 
 
@@ -224,7 +224,7 @@ def read_report(path: Path) -> dict[str, Any]:
         report = json.loads(path.read_text())
     except (OSError, ValueError) as problem:
         raise ReportError(f"{path}: {problem}") from problem
-    if not isinstance(report, dict) or report.get("format") != FORMAT:
+    if not isinstance(report, dict) or report.get("format") != FORMAT or not isinstance(report.get("sections"), dict):
         raise ReportError(f"{path}: not a report of format {FORMAT}; make one with `hopsum report`")
     unknown = set(report["sections"]) - set(SECTIONS)
     if unknown:
@@ -232,16 +232,16 @@ def read_report(path: Path) -> dict[str, Any]:
     return report
 
 
-def shown(report: dict[str, Any], name: str) -> tuple[Shown, list[Judged]]:
-    """Make tables and plots of a section of the report, and judge its claims.
+def view_and_judge(report: dict[str, Any], name: str) -> tuple[SectionView, list[JudgedClaim]]:
+    """Make the tables and plots of a section of the report and the verdicts of its claims. Writes nothing.
 
-    A section without figures shows nothing, and all of its claims are "not run".
+    Of a section without figures the view is empty, and all of its claims are "not run".
     """
     module, result = SECTIONS[name][1], report["sections"].get(name)
     if result is None or NOT_RUN in result:
         reason = "not asked for" if result is None else result[NOT_RUN]
-        return Shown(), [judge(claim, (), reason) for claim in module.CLAIMS]
-    part: Shown = module.show(result)
+        return SectionView(), [judge(claim, (), reason) for claim in module.CLAIMS]
+    part: SectionView = module.make_view(result)
     judged = [
         judge(claim, part.samples.get(claim.name, ()), part.reasons.get(claim.name, "")) for claim in module.CLAIMS
     ]

@@ -38,7 +38,8 @@ def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
 def join_gloo(rendezvous: Path, rank: int, workers: int, interface: str) -> None:
     """Join torch's default process group, gloo, of worker processes of one machine. Waits for all of them.
 
-    They meet by the file `rendezvous` and send over `interface`. torch has one thread afterwards.
+    They meet by the file `rendezvous` and send over `interface`. Sets GLOO_SOCKET_IFNAME in this process, and one
+    thread for torch.
     """
     # As hopsum's workers: one thread computes, and shares the host's cores with gloo's own.
     torch.set_num_threads(1)

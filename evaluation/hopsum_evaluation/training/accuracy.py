@@ -64,7 +64,7 @@ class Trainings:
     dilate: float = 1.0
 
     @property
-    def codecs(self) -> tuple[str, ...]:
+    def switch_schemes(self) -> tuple[str, ...]:
         """The schemes that switches sum."""
         return tuple(dict.fromkeys(filter(is_ours, self.course.schemes)))
 
@@ -74,7 +74,7 @@ class Trainings:
         return sum(self.course.rates.values()) * len(self.course.schemes)
 
 
-def unavailable() -> str | None:
+def trainings_unavailable() -> str | None:
     """Return the reason why trainings cannot run on this machine, None if they can."""
     if find_spec("torch") is None or find_spec("sklearn") is None:
         return "needs torch and scikit-learn: pip install 'hopsum[demo]'"
@@ -91,7 +91,7 @@ def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> 
     from hopsum_evaluation.training.accuracy_worker import work
 
     # Kernels are compiled here, once: workers find them in the cache.
-    codecs = {name: make_codec(codec_of(name), workers=trainings.workers) for name in trainings.codecs}
+    codecs = {name: make_codec(codec_of(name), workers=trainings.workers) for name in trainings.switch_schemes}
     compiled_kernel()
     with ExitStack() as stack:
         quotas = stack.enter_context(ProcessorQuotas(trainings.dilate))
@@ -103,7 +103,7 @@ def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> 
         services = tuple(switch.service for switch in switches)
         timed = trainings.course.seconds > 0
         plan = AccuracyPlan(
-            trainings.workers, trainings.course.model, trainings.codecs * (1 + timed), folder,
+            trainings.workers, trainings.course.model, trainings.switch_schemes * (1 + timed), folder,
             tuple(dict.fromkeys(filter(ranks_codec_of, trainings.course.schemes))), services,
             dilated_timing(trainings.dilate), trainings.device, trainings.threads,
             trainings.dilate * trainings.compute_s,
@@ -115,7 +115,7 @@ def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> 
             path, window = folder / f"report{number}.json", window_of(WINDOW, len(plan.codecs))
             stack.push(make_job(cluster, pool, codecs[name], window, path))
         pool.gather("ready")
-        quotas.hold([*([process.pid] for process in pool.processes), *([switch.pid] for switch in switches)])
+        quotas.assign([*([process.pid] for process in pool.processes), *([switch.pid] for switch in switches)])
         runs = _train_by_turns(trainings, cluster.star, pool, tell, keep)
         pool.send(None)
         # Workers end before their switch does: a worker without a switch would send again until its deadline.
@@ -132,7 +132,7 @@ def _train_by_turns(trainings: Trainings, star: Star, pool: WorkerPool, tell: Te
         slow = star.rate_bits_per_s()
         bits_per_s = None if slow is None else trainings.dilate * slow
         for repeat, seed in enumerate(trainings.seeds[:repeats]):
-            for scheme in turned(course.schemes, repeat):
+            for scheme in rotate_schemes(course.schemes, repeat):
                 if (rate, scheme, repeat) in trainings.done:
                     continue
                 tell(len(runs) / trainings.count, f"{course.model}, {rate}, {scheme}, seed {repeat + 1}")
@@ -141,19 +141,19 @@ def _train_by_turns(trainings: Trainings, star: Star, pool: WorkerPool, tell: Te
                 runs.append({
                     "model": course.model, "rate": rate, "bits_per_s": bits_per_s, "scheme": scheme,
                     "placement": trainings.placement, "repeat": repeat,
-                    **gather_trained(pool)[0].undilated(trainings.dilate)._asdict(),
+                    **gather_runs(pool)[0].undilated(trainings.dilate)._asdict(),
                 })  # fmt: skip
                 keep(runs[-1])
     return runs
 
 
-def turned(schemes: Sequence[str], repeat: int) -> Sequence[str]:
+def rotate_schemes(schemes: Sequence[str], repeat: int) -> Sequence[str]:
     """Return the schemes rotated by the number of the repeat, since the first one finds cold caches."""
     first = repeat % len(schemes)
     return (*schemes[first:], *schemes[:first])
 
 
-def gather_trained(pool: WorkerPool) -> list[TrainingRun]:
+def gather_runs(pool: WorkerPool) -> list[TrainingRun]:
     """Wait until all workers have ended a training. Return their figures by rank.
 
     A worker reports steps meanwhile, so that the pool does not take a long training for one that hangs. Raises

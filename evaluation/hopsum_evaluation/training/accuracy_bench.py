@@ -25,11 +25,11 @@ from hopsum.codec.arguments import check_codec, codec_argument, switch_codec_arg
 from hopsum.codec.registry import codec_names, is_codec
 from hopsum_base.units import format_number, format_rate, list_of, rate_bits_per_s, share, whole
 from hopsum_evaluation.bench.dilation import add_dilate_option
-from hopsum_evaluation.bench.timing import commit, machine, processors_of
+from hopsum_evaluation.bench.timing import machine, processors_of, source_commit
 from hopsum_evaluation.command_options import figure_table
 from hopsum_evaluation.demo.digits_network import MissingDataError
 from hopsum_evaluation.experiment import NotRunError, Settings, Size, measure_apart, write_report
-from hopsum_evaluation.training.accuracy import Trainings, train_all, unavailable
+from hopsum_evaluation.training.accuracy import Trainings, train_all, trainings_unavailable
 from hopsum_evaluation.training.accuracy_plan import (
     AUTO,
     FULL,
@@ -41,7 +41,7 @@ from hopsum_evaluation.training.accuracy_plan import (
     diloco_of,
     ranks_codec_of,
 )
-from hopsum_evaluation.training.time_to_target import BEST, Ratio, is_ours, mean_of, reached_s, time_ratios
+from hopsum_evaluation.training.time_to_target import BEST, Ratio, is_ours, mean_of, seconds_in_words, time_ratios
 from hopsum_topologies.local_cluster import PLACEMENTS, default_switch_count
 
 OTHERS: Final = ("fp32", "fp16", "powersgd", "two-shot:bits=4", "two-shot:bits=8")
@@ -73,14 +73,14 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--others",
-        type=list_of(scheme),
+        type=list_of(scheme_argument),
         default=OTHERS,
         metavar="SCHEME,...",
         help=f"schemes beside hopsum, {SCHEMES} (default: {','.join(OTHERS)})",
     )
     parser.add_argument(
         "--codec",
-        type=own_scheme,
+        type=switch_scheme_argument,
         default="thc",
         help=f"codec of hopsum's workers, or {LOW_RANK_SCHEME} (default %(default)s)",
     )
@@ -125,7 +125,7 @@ def run_command(
 
     Raises SystemExit where packages or links are missing.
     """
-    if reason := unavailable():
+    if reason := trainings_unavailable():
         parser.exit(1, f"{parser.prog}: {reason}\n")
     try:
         document = train(options, Console(stderr=True))
@@ -154,7 +154,7 @@ def train(options: argparse.Namespace, progress: Console) -> dict[str, Any]:
     }  # fmt: skip
     # The streams of `hopsum report`, so that both commands train on the same batches.
     settings = Settings(options.seed, Size.FULL)
-    seeds = tuple(settings.stream("data", "accuracy", repeat) for repeat in range(options.seeds))
+    seeds = tuple(settings.derive_seed("data", "accuracy", repeat) for repeat in range(options.seeds))
     trainings = Trainings(options.workers, course, seeds, options.placement, dilate=options.dilate)
     train_missing(document, options.output, [trainings], progress)
     return document
@@ -164,8 +164,8 @@ def describe(benchmark: str, options: argparse.Namespace, placements: Sequence[s
     """Return the settings that both benchmarks have, commit and machine, for JSON. Raises MissingDataError."""
     where, switches = machine(), max(default_switch_count(placement, options.workers) for placement in placements)
     return {
-        "benchmark": benchmark, "model": options.model, "parameters": parameters(options.model),
-        "workers": options.workers, "dilate": options.dilate, "commit": commit(), "machine": where,
+        "benchmark": benchmark, "model": options.model, "parameters": count_parameters(options.model),
+        "workers": options.workers, "dilate": options.dilate, "commit": source_commit(), "machine": where,
         "processors": processors_of(options.workers, switches, where["cores"], options.dilate),
     }  # fmt: skip
 
@@ -177,7 +177,7 @@ def train_missing(document: dict[str, Any], output: Path, listed: Sequence[Train
     interruption.
     Raises NotRunError, OSError.
     """
-    document["runs"] = trained_before(document, output)
+    document["runs"] = read_earlier_runs(document, output)
     write_report(document, output)
 
     def keep(run: dict[str, Any]) -> None:
@@ -194,7 +194,7 @@ def train_missing(document: dict[str, Any], output: Path, listed: Sequence[Train
             )
 
 
-def parameters(model: str) -> int:
+def count_parameters(model: str) -> int:
     """Return the number of parameters of a model. Raises MissingDataError."""
     # Here, not above: --help needs no torch.
     from hopsum_evaluation.training.accuracy_models import load_learning
@@ -202,8 +202,8 @@ def parameters(model: str) -> int:
     return load_learning(model).count_parameters()
 
 
-def trained_before(document: dict[str, Any], path: Path) -> list[dict[str, Any]]:
-    """Read the figures of trainings that an earlier call with the settings of this document has left in its file.
+def read_earlier_runs(document: dict[str, Any], path: Path) -> list[dict[str, Any]]:
+    """Return the figures of trainings that an earlier call with the settings of this document has left in its file.
 
     Without a file the list is empty. Raises NotRunError where the file has anything else, OSError.
     """
@@ -218,7 +218,7 @@ def trained_before(document: dict[str, Any], path: Path) -> list[dict[str, Any]]
               if before.get(name) != document.get(name)]  # fmt: skip
     if differ:
         raise NotRunError(f"{path} has trainings with {'; '.join(differ)}: remove it, or name another --output")
-    found: list[dict[str, Any]] = before["runs"]
+    found: list[dict[str, Any]] = before.get("runs", [])
     return found
 
 
@@ -250,7 +250,7 @@ def show(document: dict[str, Any], console: Console) -> None:
     for scheme in dict.fromkeys(run["scheme"] for run in runs):
         same = [run for run in runs if run["scheme"] == scheme]
         sent = format_number(fmean(run["bytes_per_step"] for run in same) / 1e6)
-        table.add_row(scheme, *_parts_ms(same), sent, reached_s(model, same), _said(ratios.get(scheme)))
+        table.add_row(scheme, *_parts_ms(same), sent, seconds_in_words(model, same), _said(ratios.get(scheme)))
     console.print(table)
     # Seed by seed: the fastest other scheme of one seed need not be that of another.
     best = _said(ratios.get(BEST)) or "none reached the target"
@@ -277,7 +277,7 @@ def _rate(text: str) -> float | None:
     return None if text == UNSHAPED else rate_bits_per_s(text)
 
 
-def scheme(text: str) -> str:
+def scheme_argument(text: str) -> str:
     """Return `text` if it is the name of a scheme, or the spelling of a codec. Raises ArgumentTypeError otherwise."""
     if text in NO_CODECS or diloco_of(text).in_fp32:
         return text
@@ -296,7 +296,7 @@ def check_schemes(parser: argparse.ArgumentParser, option: str, schemes: Sequenc
             check_codec(parser, ranks_codec_of(each) or codec_of(each), workers, option)
 
 
-def own_scheme(text: str) -> str:
+def switch_scheme_argument(text: str) -> str:
     """Return `text` if it spells a switch's codec, or low rank. Raises ArgumentTypeError otherwise."""
     switch_codec_argument(codec_of(text))
     return text

@@ -93,7 +93,7 @@ def load_learning(model: str) -> Learning:
     }[model]()
 
 
-def paced(learning: Learning, seconds: float) -> Learning:
+def make_paced_learning(learning: Learning, seconds: float) -> Learning:
     """Return a model whose steps wait for `seconds` in place of computing, as if a device computed.
 
     Gradients are random, and parameters do not change.

@@ -31,8 +31,8 @@ class AccuracyModel:
     rises: bool
     percent: bool = False
 
-    def reached(self, value: float) -> bool:
-        """Check that the measure is at the target or beyond. A measure that is not a number never is."""
+    def is_reached(self, value: float) -> bool:
+        """Return True if a measured value is at the target or beyond. NaN never is."""
         # Comparisons with not-a-number are false, so a training that diverged never reaches its target.
         return value >= self.target if self.rises else value <= self.target
 

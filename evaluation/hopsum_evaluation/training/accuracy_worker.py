@@ -31,9 +31,9 @@ from hopsum.config import Method
 from hopsum.serial.collective import CollectiveCommunicator
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum.torch.diloco import DiLoCo
-from hopsum_evaluation.bench.allreduce_worker import join
+from hopsum_evaluation.bench.allreduce_worker import bind_sockets
 from hopsum_evaluation.torch.gloo_bench import join_gloo
-from hopsum_evaluation.training.accuracy_models import Batch, Learning, load_learning, loss, paced
+from hopsum_evaluation.training.accuracy_models import Batch, Learning, load_learning, loss, make_paced_learning
 from hopsum_evaluation.training.accuracy_plan import (
     AUTO,
     MODELS,
@@ -85,7 +85,7 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
     # Before any socket or thread: both stay in the namespace in which they were made.
     assert seat.namespace is not None
     enter_namespace(seat.namespace)
-    joined = [join(seat, plan.services, pipe) for _ in plan.codecs]
+    joined = [bind_sockets(seat, plan.services, pipe) for _ in plan.codecs]
     join_gloo(plan.folder / "rendezvous", seat.rank, plan.workers, _INTERFACE)
     torch.set_num_threads(plan.threads)
     if plan.device == "cuda":
@@ -94,7 +94,7 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
         torch.set_float32_matmul_precision("high")
     learning = load_learning(plan.model)
     if plan.compute_s:
-        learning = paced(learning, plan.compute_s)
+        learning = make_paced_learning(learning, plan.compute_s)
     with ExitStack() as stack:
         sums: dict[str, Communicator] = {}
         for scheme in plan.by_ranks:
@@ -168,7 +168,7 @@ def _train(
             if rank == 0:
                 points.append((step, sum(took), learning.measure(network)))
                 pipe.send(("step", step))
-                reached += MODELS[plan.model].reached(points[-1][2])
+                reached += MODELS[plan.model].is_reached(points[-1][2])
             dist.broadcast(reached, 0)
             if reached:
                 break

@@ -31,7 +31,7 @@ def steps_to_target(model: AccuracyModel, run: Run) -> float:
 
 
 def _at_target(model: AccuracyModel, run: Run) -> tuple[float, float]:
-    reached = ((step, float(s)) for step, s, value in run["points"] if value is not None and model.reached(value))
+    reached = ((step, float(s)) for step, s, value in run["points"] if value is not None and model.is_reached(value))
     return next(reached, (inf, inf))
 
 
@@ -73,7 +73,7 @@ def time_ratios(model: AccuracyModel, runs: Sequence[Run], ours: str) -> dict[st
     return found
 
 
-def reached_s(model: AccuracyModel, runs: Sequence[Run]) -> str:
+def seconds_in_words(model: AccuracyModel, runs: Sequence[Run]) -> str:
     """Return the mean seconds to the target of one scheme, or the share of seeds that missed it, in words."""
     seconds = [seconds_to_target(model, run) for run in runs]
     missed = sum(each == inf for each in seconds)

@@ -34,7 +34,7 @@ from hopsum_evaluation.training.accuracy_bench import (
     check_schemes,
     describe,
     run_command,
-    scheme,
+    scheme_argument,
     train_missing,
 )
 from hopsum_evaluation.training.accuracy_plan import FULL, MODELS, TIMED, Course
@@ -57,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"places of the switches, of {', '.join(PLACEMENTS)} (default fabric,hosts)",
     )  # fmt: skip
     parser.add_argument(
-        "--schemes", type=list_of(scheme), default=TRAINED, metavar="SCHEME,...",
+        "--schemes", type=list_of(scheme_argument), default=TRAINED, metavar="SCHEME,...",
         help=f"schemes, {SCHEMES} (default {','.join(TRAINED)})",
     )  # fmt: skip
     parser.add_argument(

@@ -13,7 +13,7 @@ from hopsum.codec.interface import ReductionContext
 from hopsum_evaluation.baselines import suresh as bounds
 from hopsum_evaluation.baselines.estimator_interface import Estimator
 from hopsum_evaluation.baselines.estimators import make_estimator
-from hopsum_evaluation.baselines.suresh import EntropyCoder, Sb, Sk, Srk, padded
+from hopsum_evaluation.baselines.suresh import EntropyCoder, Sb, Sk, Srk, padded_size
 
 from .cases import VECTORS, Floats, gaussian, grid_mse, measure, pair
 
@@ -69,7 +69,7 @@ def test_srk_stays_below_its_bound(kind: str, elements: int, levels: int) -> Non
     found = measure(Srk(levels), vectors, STEPS)
     bound = bounds.mse_bound_srk(elements, 4, bounds.mean_energy(vectors), levels)
     assert found.mse + 4 * found.standard_error < bound
-    assert found.bits == padded(elements) * math.ceil(math.log2(levels)) + 80
+    assert found.bits == padded_size(elements) * math.ceil(math.log2(levels)) + 80
 
 
 @pytest.mark.parametrize("others", [1.0, 0.01])

@@ -38,7 +38,7 @@ def test_every_program_has_its_share_of_a_processor(
     version: int, factor: float, quota_us: int, period_us: int, tmp_path: Path
 ) -> None:
     with ProcessorQuotas(factor, cgroups(tmp_path, version)) as quotas:
-        quotas.hold([[11, 12], [13]])
+        quotas.assign([[11, 12], [13]])
         for number, last in enumerate(("12", "13")):
             group = tmp_path / "cpu" / f"hopsum-{os.getpid()}-{number}"
             # The kernel takes one id a write, so a file keeps the last one.
@@ -77,7 +77,7 @@ def test_the_kernel_keeps_a_program_to_its_share() -> None:
         pytest.skip(str(error))
     spin = "import time\ninput()\nend = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
     with quotas, subprocess.Popen([sys.executable, "-c", spin], stdin=subprocess.PIPE) as program:
-        quotas.hold([[program.pid]])
+        quotas.assign([[program.pid]])
         assert program.stdin is not None
         start = time.perf_counter()
         program.stdin.write(b"\n")

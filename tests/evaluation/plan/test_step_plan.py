@@ -29,7 +29,7 @@ ELEMENT_S, FIRST_S = 2e-9, 5e-10
 def _costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measured costs are other on every machine: here they are given."""
     monkeypatch.setattr(step_plan, "measure_network", lambda seed: (CHUNK_S, VECTOR_S, ""))
-    monkeypatch.setattr(step_plan, "codec_seconds", lambda *_, **__: (ELEMENT_S, FIRST_S))
+    monkeypatch.setattr(step_plan, "measure_codec", lambda *_, **__: (ELEMENT_S, FIRST_S))
 
 
 def plan(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def test_arguments_that_do_not_fit(
 
 def test_costs_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    whole_s, first_s = step_plan.codec_seconds(make_codec("fixed", workers=1, backend="numpy"), 1.0, 1, 10_000)
+    whole_s, first_s = step_plan.measure_codec(make_codec("fixed", workers=1, backend="numpy"), 1.0, 1, 10_000)
     assert 0 < first_s < whole_s < 1e-3
     chunk_s, vector_s, missing = step_plan.measure_network(1)
     assert missing or (0 < chunk_s < 0.1 and chunk_s < vector_s < 1)

@@ -17,7 +17,7 @@ from hopsum_evaluation.report.answers import (
     CLAIMS,
     HOSTS,
     PLACES,
-    How,
+    Evidence,
     Outcome,
     accuracy_table,
     accuracy_words,
@@ -176,14 +176,14 @@ def test_a_missed_target_is_no_number() -> None:
     assert table.rows[1][table.heads.index("`thc:bits=2`")] == "missed"
     accuracy = accuracy_table(found)
     assert accuracy.rows[0][accuracy.heads.index("`thc:bits=2`")] == "missed"
-    claims = {each.name: judge(each, answers.show(found).samples[each.name]).verdict for each in answers.CLAIMS}
+    claims = {each.name: judge(each, answers.make_view(found).samples[each.name]).verdict for each in answers.CLAIMS}
     assert claims["tta-hosts-cnn-200mbit"] is Verdict.NOT_RUN  # the one scheme on the hosts missed elsewhere
     assert claims["tta-best-cnn-1gbit"] is Verdict.NOT_RUN
 
 
 @pytest.mark.parametrize(("ours", "verdict"), [(2.0, Verdict.REPRODUCED), (3.0, Verdict.NOT_REPRODUCED)])
 def test_a_fast_scheme_reproduces_the_claims_and_a_slow_one_does_not(ours: float, verdict: Verdict) -> None:
-    shown = answers.show(made_up(hosts=2 * ours, **{"thc:bits=2": ours, "thc": ours}))
+    shown = answers.make_view(made_up(hosts=2 * ours, **{"thc:bits=2": ours, "thc": ours}))
     told = {each.name: judge(each, shown.samples[each.name]).verdict for each in answers.CLAIMS}
     named = ("tta-best-cnn-200mbit", "tta-all-cnn-200mbit", "tta-hosts-cnn-200mbit")
     assert {told[name] for name in named} == {verdict}
@@ -199,7 +199,7 @@ def test_steps_and_the_time_of_a_step_are_seconds() -> None:
     documents = [counted, document("training", model="cnn", parameters=1_012_426, runs=timed)]
     result = {"workers": 4, "documents": documents}
     (answer,) = answers_of(result)
-    assert answer.how is How.COUNTED
+    assert answer.evidence is Evidence.COUNTED
     assert answer.what == "s to 90% test accuracy"
     assert answer.times["hosts"] == {"thc": dict.fromkeys(range(3), 10.0)}
     assert answer.times["fabric"] == {"fp32": dict.fromkeys(range(3), 40.0), "fp16": dict.fromkeys(range(3), inf)}
@@ -214,7 +214,7 @@ def test_a_training_over_the_links_counts_more_than_its_steps() -> None:
     timed = [{**PARTS, "rate": "200mbit", "placement": "fabric", "repeat": 0, "scheme": "thc", "step_s": 9.0}]
     documents = [counted, document("training", model="cnn", parameters=1, runs=timed), cnn({"thc": 2.0, "fp32": 4.0})]
     (answer,) = answers_of({"workers": 4, "documents": documents})
-    assert answer.how is How.TRAINED
+    assert answer.evidence is Evidence.TRAINED
     assert answer.times["fabric"]["thc"] == dict.fromkeys(range(3), 2.0)
 
 
@@ -316,8 +316,8 @@ def test_what_was_measured_before_an_interrupt_is_an_answer(monkeypatch: pytest.
             raise KeyboardInterrupt
         return document(order[0].benchmark, arguments=links.arguments_of(order[0], True, 2), commit="c")
 
-    monkeypatch.setattr(links, "unavailable", lambda: None)
-    monkeypatch.setattr(links, "commit", lambda: "c")
+    monkeypatch.setattr(links, "trainings_unavailable", lambda: None)
+    monkeypatch.setattr(links, "source_commit", lambda: "c")
     monkeypatch.setattr(links, "machine", lambda: {"cores": 2})
     monkeypatch.setattr(links, "measure_apart", stopped)
     settings = Settings(1, Size.SMALL, tmp_path, dilate=True)
@@ -338,7 +338,7 @@ def test_a_case_that_fails_leaves_the_others_alone(monkeypatch: pytest.MonkeyPat
             raise NotRunError("out of memory\nand more")
         return document(order[0].benchmark, arguments=[])
 
-    monkeypatch.setattr(links, "unavailable", lambda: None)
+    monkeypatch.setattr(links, "trainings_unavailable", lambda: None)
     monkeypatch.setattr(links, "measure_apart", fails)
     found = links.run(Settings(1, Size.SMALL, tmp_path), lambda *_: None)
     assert len(found["documents"]) == 3

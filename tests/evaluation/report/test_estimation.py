@@ -17,9 +17,9 @@ from hopsum_evaluation.report.lossless_claims import (
     THRESHOLD,
     iteration_speedup,
     measure_iterations,
-    share_left,
+    peeling_threshold,
     speedup,
-    threshold,
+    unpeeled_share,
 )
 
 pytestmark = pytest.mark.system
@@ -39,7 +39,7 @@ def made_up(error: dict[str, Any]) -> dict[str, Any]:
 
 
 def verdicts(result: dict[str, Any]) -> dict[str, Verdict]:
-    samples = estimation.show(result).samples
+    samples = estimation.make_view(result).samples
     return {name: judge(claim, samples[name]).verdict for name, claim in CLAIMS.items()}
 
 
@@ -65,9 +65,9 @@ def test_figures_that_do_not_follow_it_do_not() -> None:
 
 def test_sketches_peel_above_the_threshold_and_fail_at_once_below() -> None:
     rng = np.random.default_rng(3)
-    assert threshold(1 << 15, 0.05, rng) == pytest.approx(THRESHOLD, abs=0.04)
-    assert share_left(1 << 15, 1.1, 0.05, rng) > 0.4
-    assert share_left(1 << 15, 1.35, 0.05, rng) == 0
+    assert peeling_threshold(1 << 15, 0.05, rng) == pytest.approx(THRESHOLD, abs=0.04)
+    assert unpeeled_share(1 << 15, 1.1, 0.05, rng) > 0.4
+    assert unpeeled_share(1 << 15, 1.35, 0.05, rng) == 0
 
 
 def test_speedups_are_those_of_codec_and_link_one_after_the_other() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hopsum_evaluation.charts import Plot, Series
-from hopsum_evaluation.experiment import Shown, ShownTable
+from hopsum_evaluation.experiment import ReportTable, SectionView
 from hopsum_evaluation.interval import interval
 from hopsum_evaluation.report.claims import UNDECIDED, Basis, Claim, Relation, Verdict, judge
 from hopsum_evaluation.report.pages import claim_cells, claims_page, write_pages
@@ -36,7 +36,7 @@ def test_the_cells_of_a_claim_have_verdict_condition_interval_and_source() -> No
 
 
 def test_the_page_of_claims_counts_them_and_no_cell_breaks_its_table() -> None:
-    page = claims_page(report_of({}), {"error": ("Errors", Shown(), judged_claims())})
+    page = claims_page(report_of({}), {"error": ("Errors", SectionView(), judged_claims())})
     assert "## Errors\n\n1 of 3 reproduced. 2026-01-01, A chip, 2 cores, commit 00000000.\n" in page
     rows = [line for line in page.splitlines() if line.startswith("|")]
     assert {row.count("|") for row in rows} == {7}
@@ -45,8 +45,8 @@ def test_the_page_of_claims_counts_them_and_no_cell_breaks_its_table() -> None:
 
 def test_pages_pictures_and_tables_are_files(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    plot = Plot("lines", "Lines", "x", "y", [Series.of("one", [(1, 2.0), (2, 1.0)])], log_x=True, log_y=True)
-    shown = Shown([ShownTable("figures", ("name", "value"), [["a, b", "1"]])], [plot])
+    plot = Plot("lines", "Lines", "x", "y", [Series.from_points("one", [(1, 2.0), (2, 1.0)])], log_x=True, log_y=True)
+    shown = SectionView([ReportTable("figures", ("name", "value"), [["a, b", "1"]])], [plot])
     parts = {"links": ("Trainings", shown, judged_claims())}
     write_pages(report_of(made_up()), parts, tmp_path)
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*"))

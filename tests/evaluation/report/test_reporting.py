@@ -61,16 +61,16 @@ def test_the_page_follows_from_the_json_alone(written: Path, tmp_path: Path) -> 
 
 
 def test_a_changed_figure_changes_the_verdict(report: dict[str, Any]) -> None:
-    before = {each.claim.name: each.verdict for each in reporting.shown(report, "error")[1]}
+    before = {each.claim.name: each.verdict for each in reporting.view_and_judge(report, "error")[1]}
     assert before["homomorphic"] is Verdict.REPRODUCED
     report["sections"]["error"]["homomorphic"] = [1e-3, 1.1e-3, 1.2e-3]
-    after = {each.claim.name: each.verdict for each in reporting.shown(report, "error")[1]}
+    after = {each.claim.name: each.verdict for each in reporting.view_and_judge(report, "error")[1]}
     assert after["homomorphic"] is Verdict.NOT_REPRODUCED
     assert {name for name in after if after[name] is not before[name]} == {"homomorphic"}
 
 
 def test_claims_of_what_was_not_asked_for_are_not_run(report: dict[str, Any]) -> None:
-    part, judged = reporting.shown(report, "loss")
+    part, judged = reporting.view_and_judge(report, "loss")
     assert (part.tables, part.plots) == ((), ())
     assert {each.reason for each in judged} == {"not asked for"}
     assert {each.verdict for each in judged} == {Verdict.NOT_RUN}
@@ -83,10 +83,10 @@ def test_a_section_that_cannot_run_leaves_the_others_alone(monkeypatch: pytest.M
 
     monkeypatch.setattr(SECTIONS["estimation"][1], "run", cannot)
     monkeypatch.setattr(SECTIONS["lossless"][1], "run", lambda *_: {"speed": []})
-    made = reporting.collect(Settings(1, Size.SMALL), ("lossless", "estimation"), Console(stderr=True, quiet=True))
+    made = reporting.run_sections(Settings(1, Size.SMALL), ("lossless", "estimation"), Console(stderr=True, quiet=True))
     assert made["sections"]["estimation"]["not_run"] == "no such switch <here>"
     assert made["sections"]["lossless"]["speed"] == []
-    judged = reporting.shown(made, "estimation")[1]
+    judged = reporting.view_and_judge(made, "estimation")[1]
     assert {each.reason for each in judged} == {"no such switch <here>"}
 
 
@@ -106,7 +106,7 @@ def test_a_run_that_was_stopped_leaves_its_finished_sections(
 
 def test_a_section_that_keeps_what_it_has_ends_a_report_that_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SECTIONS["links"][1], "run", lambda *_: {"documents": [], "stopped": True})
-    made = reporting.collect(Settings(1, Size.SMALL), ["links", "estimation"], Console(quiet=True))
+    made = reporting.run_sections(Settings(1, Size.SMALL), ["links", "estimation"], Console(quiet=True))
     assert set(made["sections"]) == {"links"}
 
 
@@ -123,6 +123,7 @@ def test_infinity_becomes_null(tmp_path: Path) -> None:
         ("{", "Expecting"),
         ("[]", "format"),
         ('{"format": 99}', "format"),
+        (json.dumps({"format": reporting.FORMAT}), "format"),
         ('{"format": 1, "sections": {"x": {}}}', "sections x"),
     ],
 )
@@ -144,7 +145,7 @@ def test_arguments_that_make_no_sense(arguments: list[str], says: str, capsys: p
 def test_streams_differ_by_name_number_and_seed_and_nothing_else() -> None:
     settings = Settings(1, Size.SMALL)
     names = [("data",), ("loss",), ("batch",), ("codec",), ("data", 0), ("data", 1), ("data", 0, 1), ("data", 1, 0)]
-    seeds = [settings.stream(*name) for name in names] + [Settings(2, Size.SMALL).stream("data")]
+    seeds = [settings.derive_seed(*name) for name in names] + [Settings(2, Size.SMALL).derive_seed("data")]
     assert len(set(seeds)) == len(seeds)
-    assert seeds[0] == Settings(1, Size.FULL).stream("data")
+    assert seeds[0] == Settings(1, Size.FULL).derive_seed("data")
     assert all(0 <= seed < 1 << 63 for seed in seeds)

@@ -35,13 +35,13 @@ SENT_BITS = {
 def test_a_section_shows_what_it_ran(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     section = SECTIONS[name][1]
     told: list[float] = []
-    if name == "links" and (reason := accuracy.unavailable()):
+    if name == "links" and (reason := accuracy.trainings_unavailable()):
         pytest.skip(reason)
     settings = replace(SETTINGS, folder=tmp_path)
     result = json.loads(json.dumps(section.run(settings, lambda done, _: told.append(done))))
     assert told == sorted(told)
     assert 0 <= told[0] <= told[-1] <= 1
-    part = section.show(result)
+    part = section.make_view(result)
     assert all(part.samples.get(claim.name) or claim.name in part.reasons for claim in section.CLAIMS)
     assert set(part.samples) <= {claim.name for claim in section.CLAIMS}
     for table in part.tables:
@@ -53,7 +53,7 @@ def test_a_section_shows_what_it_ran(name: str, tmp_path: Path, monkeypatch: pyt
     if name == "links":
         check_links(result)
         # Nothing is measured again from the files of these arguments, whatever the source tree has become meanwhile.
-        monkeypatch.setattr(links, "commit", lambda: ANY)
+        monkeypatch.setattr(links, "source_commit", lambda: ANY)
         monkeypatch.setattr(links, "measure_apart", None)
         assert section.run(settings, lambda *_: None) == result
 
@@ -80,7 +80,7 @@ def test_the_least_error_fits_the_bits_of_both_directions() -> None:
         return {"vectors": "gaussian", "workers": 4, "method": method, "bits_up": up, "bits_down": down, "nmse": nmse}
 
     cells = [cell("narrow", 4, 4, 0.5), cell("down", 4, 8, 0.1), cell("up", 8, 4, 0.2), cell("none", 1, 1, None)]
-    (row,) = error.least_error(cells).rows
+    (row,) = error.least_error_table(cells).rows
     assert row == ["Gaussian", "-", "-", "narrow (0.50)", "narrow (0.50)", "down (0.10)", "down (0.10)"]
 
 

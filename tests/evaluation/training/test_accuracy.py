@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hopsum_evaluation.experiment import NotRunError, measure_apart
-from hopsum_evaluation.training.accuracy import Trainings, train_all, turned
+from hopsum_evaluation.training.accuracy import Trainings, rotate_schemes, train_all
 from hopsum_evaluation.training.accuracy_plan import MODELS, Course
 from hopsum_evaluation.training.time_to_target import seconds_to_target
 
@@ -18,10 +18,10 @@ from hopsum_evaluation.training.time_to_target import seconds_to_target
 @pytest.mark.parametrize(("model", "better", "worse"), [("cnn", 0.91, 0.89), ("transformer", 6.9, 7.1)])
 def test_a_target_has_a_direction(model: str, better: float, worse: float) -> None:
     plan = MODELS[model]
-    assert plan.reached(better)
-    assert plan.reached(plan.target)
-    assert not plan.reached(worse)
-    assert not plan.reached(float("nan"))
+    assert plan.is_reached(better)
+    assert plan.is_reached(plan.target)
+    assert not plan.is_reached(worse)
+    assert not plan.is_reached(float("nan"))
     points = [[1, 0.5, worse], [2, 1.0, None], [3, 1.5, better], [4, 2.0, worse]]
     assert seconds_to_target(plan, {"points": points}) == 1.5
 
@@ -61,4 +61,9 @@ def test_an_interrupt_ends_the_other_process_without_a_word(seconds: str, tmp_pa
 
 
 def test_another_scheme_begins_with_each_seed() -> None:
-    assert [turned("abc", repeat) for repeat in range(4)] == [tuple("abc"), tuple("bca"), tuple("cab"), tuple("abc")]
+    assert [rotate_schemes("abc", repeat) for repeat in range(4)] == [
+        tuple("abc"),
+        tuple("bca"),
+        tuple("cab"),
+        tuple("abc"),
+    ]

@@ -15,7 +15,7 @@ from hopsum_evaluation.interval import interval
 from hopsum_evaluation.training import accuracy_bench
 from hopsum_evaluation.training.accuracy import Trainings
 from hopsum_evaluation.training.accuracy_plan import MODELS, codec_of, low_rank_of
-from hopsum_evaluation.training.time_to_target import BEST, is_ours, reached_s, time_ratios
+from hopsum_evaluation.training.time_to_target import BEST, is_ours, seconds_in_words, time_ratios
 
 from ...support.printed import usage_error
 
@@ -55,7 +55,7 @@ def test_ratios_are_of_the_same_seed_with_students_interval() -> None:
 
 
 def test_a_target_that_was_missed_is_told_with_the_seeds() -> None:
-    assert reached_s(CNN, [training("fp16", 0, None), training("fp16", 1, 2.0)]) == "missed 1/2"
+    assert seconds_in_words(CNN, [training("fp16", 0, None), training("fp16", 1, 2.0)]) == "missed 1/2"
     missed = [training(OURS, 0, None), training("fp32", 0, 1.0)]
     assert isnan(time_ratios(CNN, missed, OURS)[BEST].mean)
 
@@ -72,7 +72,7 @@ def run(monkeypatch: pytest.MonkeyPatch, path: Path, *arguments: str) -> tuple[i
             keep(each)
         return {}
 
-    monkeypatch.setattr(accuracy_bench, "unavailable", lambda: None)
+    monkeypatch.setattr(accuracy_bench, "trainings_unavailable", lambda: None)
     monkeypatch.setattr(accuracy_bench, "measure_apart", train)
     status = accuracy_bench.main(["--output", str(path), *arguments])
     return status, *asked[0]
@@ -142,7 +142,7 @@ def test_bad_arguments_are_refused(arguments: list[str], message: str, capsys: p
 )
 def test_schemes_that_switches_sum(scheme: str, rank: int | None, codec: str) -> None:
     assert (low_rank_of(scheme), codec_of(scheme), is_ours(scheme)) == (rank, codec, True)
-    assert accuracy_bench.scheme(scheme) == accuracy_bench.own_scheme(scheme) == scheme
+    assert accuracy_bench.scheme(scheme) == accuracy_bench.switch_scheme_argument(scheme) == scheme
     for other in ("powersgd", "thc-ps", "two-shot", "two-shot:bits=8", "fp32", "diloco-fp32-10"):
         assert accuracy_bench.scheme(other) == other
         assert not is_ours(other)

@@ -18,11 +18,11 @@ from hopsum_evaluation.baselines.thc_published import PUBLISHED, ThcPublished
 from hopsum_evaluation.compare.methods import Int8RingMethod, PowerSgdMethod, TwoShotMethod
 from hopsum_evaluation.report.lossy_training import (
     PARAMETERS,
-    Case,
-    Fate,
+    Deliveries,
     Learner,
+    LossCase,
     allreduce,
-    draw_fate,
+    draw_deliveries,
     make_case_codec,
 )
 
@@ -119,7 +119,7 @@ ELEMENTS = 3000
 
 @cache
 def codec() -> LookupTableCodec:
-    return make_case_codec(Case("published", PACKET_LOSS_WORKERS, 1))
+    return make_case_codec(LossCase("published", PACKET_LOSS_WORKERS, 1))
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def vectors(workers: int = PACKET_LOSS_WORKERS) -> list[np.ndarray[tuple[int], n
     return [np.random.default_rng([1, rank]).standard_normal(ELEMENTS, dtype=np.float32) for rank in range(workers)]
 
 
-def fate(missing: tuple[int, int] | None = None, lost: tuple[int, int] | None = None) -> Fate:
+def fate(missing: tuple[int, int] | None = None, lost: tuple[int, int] | None = None) -> Deliveries:
     """Return what loses one contribution and one result, (worker, chunk) each."""
     present = np.ones((PACKET_LOSS_WORKERS, blocks_of(ELEMENTS, codec().block_elements)), np.bool_)
     gone = np.zeros_like(present)
@@ -144,12 +144,12 @@ def fate(missing: tuple[int, int] | None = None, lost: tuple[int, int] | None = 
         present[missing] = False
     if lost:
         gone[lost] = True
-    return Fate(present, gone)
+    return Deliveries(present, gone)
 
 
 def test_the_gradient_is_that_of_the_loss(learner: Learner) -> None:
     rng = np.random.default_rng(2)
-    parameters, batch = learner.start(rng), np.arange(64)
+    parameters, batch = learner.draw_parameters(rng), np.arange(64)
     gradient = learner.gradient(parameters, batch)
     for _ in range(5):
         way = rng.standard_normal(PARAMETERS).astype(np.float32) * np.float32(1e-3)
@@ -192,11 +192,11 @@ def test_a_missing_result_is_zero_at_one_worker_there_and_nowhere_here(block: in
 
 
 def test_fates_lose_their_share_and_leave_somebody() -> None:
-    found = draw_fate(np.random.default_rng(1), 10, 10_000, 0.05, 3)
+    found = draw_deliveries(np.random.default_rng(1), 10, 10_000, 0.05, 3)
     late = ~found.present.any(axis=1)
     assert late.sum() == 3
     assert found.present[~late].mean() == pytest.approx(0.95, abs=0.004)
     assert found.lost.mean() == pytest.approx(0.05, abs=0.004)
-    hard = draw_fate(np.random.default_rng(1), 3, 1000, 0.9, 1)
+    hard = draw_deliveries(np.random.default_rng(1), 3, 1000, 0.9, 1)
     assert hard.present.any(axis=0).all()
     assert not hard.present.all(axis=1).any()

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hopsum_evaluation.training import accuracy_models
-from hopsum_evaluation.training.accuracy_models import load_learning, loss, paced
+from hopsum_evaluation.training.accuracy_models import load_learning, loss, make_paced_learning
 from hopsum_evaluation.training.accuracy_plan import TIMED, WINDOW
 from hopsum_evaluation.training.published_networks import TextSize, TiedTransformer, make_resnet50, make_vgg16
 
@@ -64,7 +64,7 @@ def test_a_paced_step_takes_its_time_and_gives_every_parameter_a_gradient(monkey
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)
     learning = replace(load_learning("gpt2-small"), make_network=lambda _: MADE["gpt2-small"])
-    made = paced(learning, 0.5)
+    made = make_paced_learning(learning, 0.5)
     network = made.make_network(1)
     network.zero_grad()
     loss(network, made.draw(np.random.default_rng(1), 2)).backward()  # type: ignore[no-untyped-call]

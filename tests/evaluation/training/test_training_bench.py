@@ -14,7 +14,7 @@ from rich.console import Console
 
 from hopsum_evaluation.experiment import measure_apart
 from hopsum_evaluation.training import accuracy_bench, training_bench
-from hopsum_evaluation.training.accuracy import Trainings, train_all, unavailable
+from hopsum_evaluation.training.accuracy import Trainings, train_all, trainings_unavailable
 from hopsum_evaluation.training.accuracy_plan import Course, diloco_of
 from hopsum_evaluation.training.time_to_target import is_ours
 
@@ -50,7 +50,7 @@ class MadeUp:
 
 def run(monkeypatch: pytest.MonkeyPatch, path: Path, *arguments: str, most: int = 100) -> tuple[int, MadeUp]:
     made_up = MadeUp(most)
-    monkeypatch.setattr(accuracy_bench, "unavailable", lambda: None)
+    monkeypatch.setattr(accuracy_bench, "trainings_unavailable", lambda: None)
     monkeypatch.setattr(accuracy_bench, "measure_apart", made_up)
     small = ("--rate", "1gbit,10gbit", "--schemes", "fp32,thc", "--output", str(path), "--device", "cpu")
     return training_bench.main([*small, *arguments]), made_up
@@ -137,7 +137,7 @@ def test_bad_arguments_are_refused(arguments: list[str], message: str, capsys: p
 
 
 @pytest.mark.system
-@pytest.mark.skipif(unavailable() is not None, reason=unavailable() or "")
+@pytest.mark.skipif(trainings_unavailable() is not None, reason=trainings_unavailable() or "")
 def test_steps_are_counted_by_their_time_and_agents_tell_their_parts() -> None:
     schemes = (
         "fp32", "bf16", "powersgd-4", "thc", "low-rank-4", "uhc", "lossless", "two-shot", "diloco-2", "diloco-fp32-2",

@@ -22,7 +22,7 @@ from hopsum.codec.lossless.sketch_plan import (
     require_gamma,
     require_kind,
 )
-from hopsum_evaluation.report.lossless_claims import unpeeled
+from hopsum_evaluation.report.lossless_claims import count_unpeeled
 
 from .supports import Members, dense_blocks, one_column, random_members, sketch_kernels
 
@@ -53,7 +53,7 @@ def test_large_supports_are_cut_and_threads_change_nothing() -> None:
 def test_a_sketch_that_fails_grows(backend: str) -> None:
     members = random_members(1 << 17, 0.05)
     kernels = sketch_kernels(backend)
-    assert unpeeled(kernels, members, 1.12) > members.size / 3
+    assert count_unpeeled(kernels, members, 1.12) > members.size / 3
     plan = make_plan(kernels, members, 1.12, 9)
     assert 1.23 * members.size < plan.cells < 1.33 * members.size
     assert plan.packed.size <= members.size // 64
@@ -100,7 +100,7 @@ def test_impossible_sizes_are_refused(gamma: float, message: str) -> None:
 def left_over(backend: str, members: Members, gamma: float, block_elements: int = 1024) -> list[float]:
     """Return the share of members that do not peel, for five sets of hash functions."""
     kernels = sketch_kernels(backend)
-    left = [unpeeled(kernels, members, gamma, block_elements=block_elements, key=key) for key in range(5)]
+    left = [count_unpeeled(kernels, members, gamma, block_elements=block_elements, key=key) for key in range(5)]
     return [count / members.size for count in left]
 
 
