@@ -50,7 +50,7 @@ class P4Program:
 
     @property
     def artefacts(self) -> tuple[str, str]:
-        """What p4c writes: JSON and P4Info."""
+        """The file names of the JSON and the P4Info that p4c writes."""
         return f"{self.stem}.json", f"{self.stem}.p4info.txtpb"
 
     @property
@@ -67,7 +67,7 @@ P4 = ROOT / "p4"
 LABS = ROOT / "labs" / "hopsum_labs"
 
 
-def lab(level: str) -> P4Program:
+def lab_program(level: str) -> P4Program:
     """Return the solution of a level of the course: one file, which students find under the same name."""
     folder = LABS / "solutions" / level
     return P4Program(folder, "aggregate.p4", (folder,), folder, "aggregate", name=f"lab-{level}")
@@ -75,7 +75,7 @@ def lab(level: str) -> P4Program:
 
 PROGRAMS = (
     P4Program(P4, "v1model/main.p4", (P4 / "shared", P4 / "v1model"), P4 / "build", "hopsum", name="hopsum"),
-    *map(lab, sorted(folder.name for folder in (LABS / "solutions").iterdir())),
+    *map(lab_program, sorted(folder.name for folder in (LABS / "solutions").iterdir())),
 )
 
 NAMES = tuple(program.name for program in PROGRAMS)
@@ -87,7 +87,7 @@ def compiler_version() -> str | None:
 
 
 def compile_into(program: P4Program, folder: Path) -> None:
-    """Compile into `folder`, which then has the artefacts. Raises CompileError with p4c's own message."""
+    """Compile into `folder`, which then has the artefacts. Raises CompileError where p4c is missing or refuses."""
     if compiler_version() is None:
         raise CompileError(f"{COMPILER} is not on PATH: install p4lang's p4c package, then run this again")
     json_path, p4info_path = (str(folder / artefact) for artefact in program.artefacts)
@@ -107,7 +107,7 @@ def normalise(path: Path) -> None:
 
 
 def manifest(program: P4Program) -> dict[str, object]:
-    """Return the right manifest.json of a build folder for the present sources and artefacts."""
+    """Return the contents of manifest.json for the present sources and artefacts. Writes nothing."""
     built = {name: hash_of(program.build / name) for name in program.artefacts}
     return {
         "compiler": COMPILER,
@@ -119,7 +119,7 @@ def manifest(program: P4Program) -> dict[str, object]:
 
 
 def main() -> int:
-    """Compile and write. With --check, compile elsewhere and compare."""
+    """Compile programs into their build folders, or compare with --check. Return the exit status."""
     parser = argument_parser(str(__doc__))
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=f"of {', '.join(NAMES)}; all by default")
     args = parser.parse_args()
@@ -130,7 +130,7 @@ def main() -> int:
 
 
 def make(program: P4Program, *, check: bool) -> int:
-    """Compile a program, as `make_build` does."""
+    """Compile a program into its build folder, or with `check` compare. Return the exit status, see `make_build`."""
     into, right = partial(compile_into, program), partial(manifest, program)
     return make_build(program.build, program.artefacts, into, right, "make p4", check=check)
 

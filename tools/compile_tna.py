@@ -32,7 +32,7 @@ from p4_build import (
     make_build,
     version_of,
 )
-from tna_resources import summary
+from tna_resources import resource_summary
 
 COMPILER = "p4c-barefoot"
 ASSEMBLER = "bfas"
@@ -109,8 +109,8 @@ def include_folder() -> Path:
     )
 
 
-def run(command: list[str], cwd: Path) -> str:
-    """Run a tool and return its output. Raises CompileError with the tool's own message where it fails."""
+def run_tool(command: list[str], cwd: Path) -> str:
+    """Run a tool and return its standard output. Raises CompileError with its message where it fails."""
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise CompileError(f"{command[0]} ended with {done.returncode}:\n{done.stderr[-4000:]}")
@@ -123,24 +123,24 @@ def require_compiler() -> None:
         raise CompileError(f"{COMPILER} is not on PATH: it is p4c's Tofino back end, built with -DENABLE_TOFINO=ON")
 
 
-def preprocessed(chip: Chip, folder: Path) -> str:
-    """Return the program of a folder with p4/tna's sources as one text for `chip`. Raises CompileError.
+def preprocess(chip: Chip, folder: Path) -> str:
+    """Run cpp on a folder with p4/tna's sources. Return the program as one text for `chip`. Raises CompileError.
 
     A macro's text comes out as one line, and the compiler's JSON repeats the whole line for every node of it: 700 MB
     and minutes. So statements get lines of their own.
     """
     includes = (include_folder(), "/usr/local/share/p4c/p4include", "/usr/share/p4c/p4include")
     # The preprocessor runs apart from the compiler (--nocpp): the dump for the executor needs the same text.
-    text = run(["cpp", *chip.cpp_flags, *(f"-I{path}" for path in includes), "main.p4"], folder)
+    text = run_tool(["cpp", *chip.cpp_flags, *(f"-I{path}" for path in includes), "main.p4"], folder)
     return re.sub(r"([;{}]) *", r"\1\n", text)
 
 
 def compile_chip(chip: Chip, folder: Path) -> dict[str, Any]:
-    """Compile for `chip` into `folder` (its P4Info is left there) and return its summary. Raises CompileError."""
+    """Compile for `chip` into `folder`, with P4Info and bfrt.json. Return its resources. Raises CompileError."""
     require_compiler()
-    (folder / "hopsum.p4").write_text(preprocessed(chip, MAIN.parent))
+    (folder / "hopsum.p4").write_text(preprocess(chip, MAIN.parent))
     outputs = ["--p4runtime-files", "p4info.txt", "--bf-rt-schema", "bfrt.json", "-o", "out"]
-    run([COMPILER, *chip.flags, *outputs, "hopsum.p4"], folder)
+    run_tool([COMPILER, *chip.flags, *outputs, "hopsum.p4"], folder)
     shutil.copyfile(folder / "p4info.txt", folder / chip.p4info)
     # Without a time in the header: equal contents are equal files, which the manifest's hash compares.
     (folder / chip.bfrt).write_bytes(gzip.compress((folder / "bfrt.json").read_bytes(), mtime=0))
@@ -148,7 +148,7 @@ def compile_chip(chip: Chip, folder: Path) -> dict[str, Any]:
     assembly = (pipe / "hopsum.bfa").read_text()
     refuse_lost_matches(assembly)
     refuse_overlays(assembly)
-    return summary(pipe) | {"assembled": assembles(chip, pipe)}
+    return resource_summary(pipe) | {"assembled": try_assemble(chip, pipe)}
 
 
 def refuse_lost_matches(assembly: str) -> None:
@@ -183,8 +183,8 @@ def refuse_overlays(assembly: str) -> None:
             raise CompileError(f"ingress: pass and {header} share {places}: see @pa_no_overlay in parser.p4")
 
 
-def assembles(chip: Chip, pipe: Path) -> bool | None:
-    """Return true where bfas accepts the assembly, and None where bfas is not on PATH."""
+def try_assemble(chip: Chip, pipe: Path) -> bool | None:
+    """Run bfas on the assembly, in `pipe`. Return True if it wrote a binary, None where bfas is not on PATH."""
     if shutil.which(ASSEMBLER) is None:
         return None
     (pipe / "assembled" / "logs").mkdir(parents=True)
@@ -195,7 +195,7 @@ def assembles(chip: Chip, pipe: Path) -> bool | None:
 
 
 def compile_into(folder: Path) -> None:
-    """Compile for both chips. Afterwards `folder` holds the artefacts. Raises CompileError."""
+    """Compile for both chips into an existing folder, which then has the artefacts. Raises CompileError."""
     found: dict[str, Any] = {}
     for chip in CHIPS:
         inner = folder / chip.name
@@ -209,7 +209,7 @@ def compile_into(folder: Path) -> None:
 
 
 def manifest(version: str | None) -> dict[str, object]:
-    """Return the right manifest.json for the present sources and artefacts."""
+    """Return the contents of manifest.json for the present sources and artefacts. Writes nothing."""
     return {
         "compiler": COMPILER,
         "version": version,
@@ -220,13 +220,13 @@ def manifest(version: str | None) -> dict[str, object]:
 
 
 def make(*, check: bool) -> int:
-    """Compile, as `make_build` does."""
+    """Compile into p4/build/tna, or with `check` compare. Return the exit status, see `make_build`."""
     right = partial(manifest, compiler_version())
     return make_build(BUILD, ARTEFACTS, compile_into, right, "make p4-tna", check=check)
 
 
 def main() -> int:
-    """Compile and write (minutes). With --check, compile elsewhere and compare."""
+    """Compile into p4/build/tna (minutes). With --check, compile elsewhere and compare. Return the exit status."""
     args = argument_parser(str(__doc__)).parse_args()
     return exit_status(lambda: make(check=args.check))
 

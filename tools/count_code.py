@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts of the house and of how the code reads: lines, files, words, circles, names used twice, comments, lengths.
+"""Counts of the repository and of how the code reads: lines, files, words, import cycles, repeated names, comments.
 
     python tools/count_code.py            a summary, and each place
     python tools/count_code.py --brief    the summary only
 
-The house is everything in git: product lines are Python, P4 and proto files outside `tests/`. How the code reads is
+Everything in git is counted: product lines are Python, P4 and proto files outside `tests/`. How the code reads is
 counted in packages and tools, without tests, generated files and data-plane cases.
 """
 
@@ -69,13 +69,13 @@ class Style:
     documented: dict[str, ClassDocs] = field(default_factory=dict)
     """Documentation of each class by its name, which is unique but for private classes."""
 
-    def rate(self, places: list[str]) -> float:
+    def per_thousand_words(self, places: list[str]) -> float:
         """Return the number of places per 1,000 words of docstrings."""
         return 1000 * len(places) / max(self.words, 1)
 
     @property
     def undocumented(self) -> list[str]:
-        """Return the places of public methods without a docstring, of their own or of a class that they implement."""
+        """The places of public methods without a docstring, of their own or of a class that they implement."""
         return [
             place
             for name, docs in sorted(self.documented.items())
@@ -91,12 +91,12 @@ class Style:
         )
 
     @property
-    def reused(self) -> dict[str, list[str]]:
-        """Return the public class names that have more than one definition."""
+    def repeated_classes(self) -> dict[str, list[str]]:
+        """The public class names that have more than one definition, with the places of all."""
         return {name: places for name, places in sorted(self.classes.items()) if len(places) > 1}
 
-    def count(self, nodes: list[ast.AST], name: str) -> None:
-        """Count the docstrings and classes of a file."""
+    def add_file(self, nodes: list[ast.AST], name: str) -> None:
+        """Add the docstrings and classes of a file, given by the nodes of its syntax tree and its path."""
         for node in nodes:
             place = f"{name}:{getattr(node, 'lineno', 1)}"
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -140,7 +140,7 @@ def _class_docs(node: ast.ClassDef, name: str) -> ClassDocs:
 
 
 @dataclass
-class House:
+class RepositoryCounts:
     """Counts of everything in git."""
 
     product: dict[str, int] = field(default_factory=dict)
@@ -161,8 +161,8 @@ class House:
     """Docstrings of STYLED."""
 
     @property
-    def circles(self) -> list[list[str]]:
-        """Return a group of modules that import each other in a circle, if there is one."""
+    def import_cycles(self) -> list[list[str]]:
+        """One group of modules that import each other in a circle, or an empty list. Each access reads all files."""
         # All imports count: at a module's top, for types only, inside functions.
         graph = grimp.build_graph(*PACKAGES, cache_dir=None)
         try:
@@ -172,14 +172,14 @@ class House:
         return []
 
     @property
-    def twice(self) -> dict[str, list[str]]:
-        """Return the module names that several product files have."""
+    def repeated_modules(self) -> dict[str, list[str]]:
+        """The module names that several product files have, with the paths of all."""
         return {name: places for name, places in sorted(self.modules.items()) if len(places) > 1}
 
 
-def count_house(root: Path) -> House:
-    """Return the counts of all files that git has below `root`."""
-    house = House()
+def count_repository(root: Path) -> RepositoryCounts:
+    """Count all files that git has below `root`. Raises CalledProcessError outside a repository."""
+    counts = RepositoryCounts()
     listed = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout
     python: dict[str, str] = {}
     for name in listed.splitlines():
@@ -188,25 +188,25 @@ def count_house(root: Path) -> House:
             continue
         text = path.read_text()
         if path.suffix == ".md":
-            house.words[name] = len(text.split())
+            counts.words[name] = len(text.split())
         elif name.startswith("tests/"):
-            house.tests[name] = text.count("\n")
+            counts.tests[name] = text.count("\n")
         else:
-            house.product[name] = text.count("\n")
+            counts.product[name] = text.count("\n")
             if path.suffix == ".py":
                 python[name] = text
     for name, text in python.items():
         # Each file is walked once: a walk takes longer than everything that is asked of its nodes.
         nodes = list(ast.walk(ast.parse(text)))
-        house.hidden += [f"{name}:{place}" for place in _imports_by_string(nodes)]
+        counts.hidden += [f"{name}:{place}" for place in _imports_by_string(nodes)]
         # Files of students and of examples have names that the course or the page gives.
         if Path(name).name != "__init__.py" and not name.startswith(("labs/", "examples/", "docs/")):
-            house.modules[Path(name).stem].append(name)
+            counts.modules[Path(name).stem].append(name)
         if not name.endswith("_pb2.py"):
-            _count_lines(house, nodes, text)
+            _count_lines(counts, nodes, text)
             if name.startswith(STYLED):
-                house.style.count(nodes, name)
-    return house
+                counts.style.add_file(nodes, name)
+    return counts
 
 
 def _imports_by_string(nodes: list[ast.AST]) -> Iterator[str]:
@@ -218,7 +218,7 @@ def _imports_by_string(nodes: list[ast.AST]) -> Iterator[str]:
                 yield f"{node.lineno} {argument}"
 
 
-def _count_lines(house: House, nodes: list[ast.AST], text: str) -> None:
+def _count_lines(counts: RepositoryCounts, nodes: list[ast.AST], text: str) -> None:
     """Count lines of code and of comments."""
     docstrings: set[int] = set()
     for node in nodes:
@@ -231,32 +231,32 @@ def _count_lines(house: House, nodes: list[ast.AST], text: str) -> None:
         for token in tokenize.generate_tokens(io.StringIO(text).readline)
         if token.type == tokenize.COMMENT and lines[token.start[0] - 1].lstrip().startswith("#")
     }
-    house.comment_lines += sum("SPDX" not in lines[number - 1] for number in comments)
-    house.code_lines += sum(
+    counts.comment_lines += sum("SPDX" not in lines[number - 1] for number in comments)
+    counts.code_lines += sum(
         bool(line.strip()) and number not in docstrings and number not in comments
         for number, line in enumerate(lines, 1)
     )
 
 
-def show(house: House, *, brief: bool) -> Iterator[str]:
-    """Yield the lines of the report."""
+def report_lines(counts: RepositoryCounts, *, brief: bool) -> Iterator[str]:
+    """Yield the lines of the report, with the place of each finding unless `brief` is set. Prints nothing."""
     folders: dict[str, int] = defaultdict(int)
-    for name, lines in house.product.items():
+    for name, lines in counts.product.items():
         folders[name.partition("/")[0]] += lines
-    python_files = sum(name.endswith(".py") for name in house.product)
-    yield f"product: {sum(house.product.values()):,} lines in {python_files} Python files"
+    python_files = sum(name.endswith(".py") for name in counts.product)
+    yield f"product: {sum(counts.product.values()):,} lines in {python_files} Python files"
     yield "  " + ", ".join(f"{name} {lines:,}" for name, lines in sorted(folders.items(), key=lambda row: -row[1]))
-    yield f"tests: {sum(house.tests.values()):,} lines in {len(house.tests)} files"
-    yield f"Markdown: {sum(house.words.values()):,} words in {len(house.words)} pages"
-    share = house.comment_lines / max(house.code_lines, 1)
-    yield f"comment lines: {house.comment_lines:,} beside {house.code_lines:,} lines of code, {share:.2%}"
-    style = house.style
+    yield f"tests: {sum(counts.tests.values()):,} lines in {len(counts.tests)} files"
+    yield f"Markdown: {sum(counts.words.values()):,} words in {len(counts.words)} pages"
+    share = counts.comment_lines / max(counts.code_lines, 1)
+    yield f"comment lines: {counts.comment_lines:,} beside {counts.code_lines:,} lines of code, {share:.2%}"
+    style = counts.style
     parts: dict[str, list[str]] = {
-        "circles of imports": [" <-> ".join(circle) for circle in house.circles],
-        "imports of ours by a string": house.hidden,
-        "module names used twice": [f"{name}: {', '.join(places)}" for name, places in house.twice.items()],
+        "circles of imports": [" <-> ".join(circle) for circle in counts.import_cycles],
+        "imports of ours by a string": counts.hidden,
+        "module names used twice": [f"{name}: {', '.join(places)}" for name, places in counts.repeated_modules.items()],
         "public class names with more than one definition": [
-            f"{name}: {', '.join(places)}" for name, places in style.reused.items()
+            f"{name}: {', '.join(places)}" for name, places in style.repeated_classes.items()
         ],
         "docstrings that only name another one": style.fillers,
         "public methods without a docstring that they have or inherit": style.undocumented,
@@ -265,8 +265,8 @@ def show(house: House, *, brief: bool) -> Iterator[str]:
         yield f"{title}: {len(places)}"
         if not brief:
             yield from (f"  {place}" for place in places)
-    yield f"words for persons per 1,000 words of docstrings: {style.rate(style.persons):.1f}"
-    yield f"semicolons per 1,000 words of docstrings: {style.rate(style.semicolons):.1f}"
+    yield f"words for persons per 1,000 words of docstrings: {style.per_thousand_words(style.persons):.1f}"
+    yield f"semicolons per 1,000 words of docstrings: {style.per_thousand_words(style.semicolons):.1f}"
 
 
 def main() -> int:
@@ -274,7 +274,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Count how the code reads.")
     parser.add_argument("--brief", action="store_true", help="counts without their places")
     options = parser.parse_args()
-    for line in show(count_house(ROOT), brief=options.brief):
+    for line in report_lines(count_repository(ROOT), brief=options.brief):
         print(line)
     return 0
 

@@ -23,7 +23,7 @@ from compile_tna import (
     P4,
     Chip,
     compiler_version,
-    preprocessed,
+    preprocess,
     require_compiler,
     source_hashes,
 )
@@ -56,7 +56,7 @@ def dump(program: str, folder: Path) -> Path:
     if PASSES not in target_p4.read_text():
         raise CompileError(f"{target_p4.name} has no line {PASSES!r}: change tools/dump_tna.py with it")
     target_p4.write_text(target_p4.read_text().replace(PASSES, passes))
-    source.write_text(preprocessed(chip, sources / "tna"))
+    source.write_text(preprocess(chip, sources / "tna"))
     # Nothing asks p4c to stop behind its front end, but it does when it cannot write the P4Info: no file may end so.
     stop = ["--p4runtime-files", f"{program}.no-p4info"]
     target = ["--nocpp", "--target", chip.name, "--arch", chip.architecture, "-o", str(folder)]

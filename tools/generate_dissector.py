@@ -30,7 +30,7 @@ HEXADECIMAL = (FLAGS, BITMAP)
 
 
 def render(declared: Declarations) -> str:
-    """Return the text of the dissector."""
+    """Return the text of the dissector. Raises SubsetError."""
     fields = declared.headers[HEADER]
     header_bytes = sum(item.bits for item in fields) // 8
     numbers = {constant.name: constant.value for constant in declared.constants}

@@ -54,7 +54,7 @@ SOLVED: Final[dict[tuple[int, int], tuple[tuple[int, ...], int]]] = {
 
 
 def render() -> str:
-    """Return the text of the generated module."""
+    """Search the tables, which takes minutes, and return the text of the generated module. Progress goes to stderr."""
     lines = []
     for lane_bits in LANE_BITS:
         found: dict[int, LookupTable] = {}
@@ -71,7 +71,7 @@ def render() -> str:
 
 
 def main() -> int:
-    """Write the file, or compare it."""
+    """Write the file, or with --check print how it differs. Return the exit status."""
     parser = argparse.ArgumentParser(description="Generate the best tables of small jobs.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the file is stale")
     return write_or_compare(TARGET, render(), check=parser.parse_args().check)

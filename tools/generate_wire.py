@@ -36,7 +36,7 @@ LINE_LENGTH = 110
 
 
 def render(declared: Declarations) -> str:
-    """Return the text of the generated module."""
+    """Return the text of the generated module. Raises SubsetError."""
     parts = [_PREAMBLE]
     for prefix, name in ENUMS.items():
         members = [c for c in declared.constants if c.name.startswith(prefix) and c.name not in PLAIN]

@@ -24,7 +24,7 @@ class CompileError(Exception):
 
 
 def version_of(compiler: str) -> str | None:
-    """Return the version of one of p4c's compilers on PATH, or None where there is none."""
+    """Ask one of p4c's compilers on PATH for its version, and return it. None where PATH has no such program."""
     if shutil.which(compiler) is None:
         return None
     done = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True)
@@ -68,7 +68,10 @@ def make_build(
     check: bool,
     file: str = "manifest.json",
 ) -> int:
-    """Compile. Write a build folder and its manifest, or compare with it and return 1 where it is stale."""
+    """Compile, and write a build folder and its manifest. With `check` write nothing and return 1 where it is stale.
+
+    Prints what it did. A check compares the files `names`, not the manifest. CompileError of `compile_into` leaves it.
+    """
     with tempfile.TemporaryDirectory() as name:
         made = Path(name)
         compile_into(made)
@@ -88,14 +91,14 @@ def make_build(
 
 
 def argument_parser(description: str) -> argparse.ArgumentParser:
-    """Return a parser that knows --check."""
+    """Return a parser with the option --check. Of the description only the first line is taken."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a build folder is stale")
     return parser
 
 
 def exit_status(make: Callable[[], int]) -> int:
-    """Return the status of `make`, or print its CompileError and return 1."""
+    """Call `make` and return what it returns. After a CompileError, print that to stderr and return 1."""
     try:
         return make()
     except CompileError as error:

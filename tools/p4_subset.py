@@ -137,7 +137,7 @@ def read_shared() -> Declarations:
 
 
 def write_or_compare(target: Path, wanted: str, *, check: bool) -> int:
-    """Write a generated file, or with `check` print how it differs. Return the exit status."""
+    """Write a generated file and return 0. With `check` print the difference instead and return 1 if there is one."""
     if not check:
         target.write_text(wanted, encoding="utf-8")
         return 0

@@ -23,8 +23,8 @@ from hopsum_evaluation.report.reporting import SECTIONS, read_report, view_and_j
 from p4_subset import write_or_compare  # noqa: E402
 
 
-def replaced(text: str, heading: str, lines: list[str]) -> str:
-    """Replace what is between a heading of the second level and the next one. Raises ValueError without the heading."""
+def replace_section(text: str, heading: str, lines: list[str]) -> str:
+    """Return `text` with `lines` between a heading of the second level and the next. Raises ValueError without it."""
     before, found, rest = text.partition(f"\n## {heading}\n")
     if not found:
         raise ValueError(f"no heading {heading!r}")
@@ -33,7 +33,7 @@ def replaced(text: str, heading: str, lines: list[str]) -> str:
 
 
 def main(arguments: list[str], root: Path = ROOT) -> int:
-    """Write the texts, or compare them."""
+    """Write the pages of the recorded run, or with --check print which are stale. Return the exit status."""
     parser = argparse.ArgumentParser(description="Generate the pages of the recorded run.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a text is stale")
     check = parser.parse_args(arguments).check
@@ -42,8 +42,8 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
     claims = claim_lines(report, LINKS, view_and_judge(report, LINKS)[1])
     texts = {
         docs / "results.md": answers_page(report).rstrip() + "\n",
-        docs / "claims.md": replaced((docs / "claims.md").read_text(), SECTIONS[LINKS][0], claims),
-        readme: replaced(readme.read_text(), "Does it pay?", answer_lines(report, "docs/")),
+        docs / "claims.md": replace_section((docs / "claims.md").read_text(), SECTIONS[LINKS][0], claims),
+        readme: replace_section(readme.read_text(), "Does it pay?", answer_lines(report, "docs/")),
     }
     bars = speed_bars(answers_of(report["sections"][LINKS]))
     if bars is not None and not check:

@@ -20,27 +20,27 @@ COUNTED = {
 }
 
 
-def summary(pipe: Path) -> dict[str, Any]:
-    """Return stages, resources in all and per stage, and PHV, as used, for the compiler's folder `pipe`."""
+def resource_summary(pipe: Path) -> dict[str, Any]:
+    """Read the stages, resources and PHV that a program uses from the logs in the compiler's folder `pipe`."""
     resources = json.loads((pipe / "logs" / "resources.json").read_text())["resources"]
     logged = resources["mau"]
-    stages = [stage_summary(stage) for stage in logged["mau_stages"]]
+    stages = [stage_usage(stage) for stage in logged["mau_stages"]]
     return {
         "stages": max(number for number, stage in enumerate(stages, 1) if stage["logical_tables"]),
         "stages_available": logged["nStages"],
-        "available_per_stage": available(logged["mau_stages"][0]),
+        "available_per_stage": stage_capacity(logged["mau_stages"][0]),
         "used": {name: sum(stage[name] for stage in stages) for name in COUNTED},
         "used_per_stage": stages,
-        "phv": phv(resources["phv_containers"], json.loads((pipe / "logs" / "phv.json").read_text())),
+        "phv": phv_usage(resources["phv_containers"], json.loads((pipe / "logs" / "phv.json").read_text())),
     }
 
 
-def stage_summary(stage: dict[str, Any]) -> dict[str, int]:
+def stage_usage(stage: dict[str, Any]) -> dict[str, int]:
     """Count the resources that one stage uses."""
     return {name: len(stage[group][key]) for name, (group, key) in COUNTED.items()}
 
 
-def available(stage: dict[str, Any]) -> dict[str, int]:
+def stage_capacity(stage: dict[str, Any]) -> dict[str, int]:
     """Return the sizes of a stage's resources, of all that its log names."""
     return {
         "sram": stage["rams"]["nRows"] * stage["rams"]["nColumns"],
@@ -53,7 +53,7 @@ def available(stage: dict[str, Any]) -> dict[str, int]:
     }
 
 
-def phv(containers: dict[str, Any], log: dict[str, Any]) -> dict[str, dict[str, int]]:
+def phv_usage(containers: dict[str, Any], log: dict[str, Any]) -> dict[str, dict[str, int]]:
     """Return containers in use and available, and bits in use, of each kind of container (normal, tagalong)."""
     kinds = {}
     for kind, groups in containers.items():
@@ -67,6 +67,6 @@ def phv(containers: dict[str, Any], log: dict[str, Any]) -> dict[str, dict[str, 
 
 
 def used_bits(container: dict[str, Any]) -> set[int]:
-    """Return the bits of a container in which at least one field lives."""
+    """Return the numbers of the bits of a container that hold a field."""
     ranges = [part["slice_info"] for part in container["slices"]]
     return {bit for part in ranges for bit in range(part["lsb"], part["msb"] + 1)}

@@ -64,21 +64,21 @@ def _tool() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def house() -> Any:
-    return _tool().count_house(ROOT)
+def counts() -> Any:
+    return _tool().count_repository(ROOT)
 
 
-def test_public_classes_have_names_of_their_own(house: Any) -> None:
-    assert house.style.reused == {}
+def test_public_classes_have_names_of_their_own(counts: Any) -> None:
+    assert counts.style.repeated_classes == {}
 
 
-def test_docstrings_name_the_thing(house: Any) -> None:
+def test_docstrings_name_the_thing(counts: Any) -> None:
     """Else tools/count_code.py shows the places."""
-    style = house.style
+    style = counts.style
     assert style.fillers == []
-    assert style.rate(style.persons) <= 4.0
-    assert style.rate(style.semicolons) <= 3.0
+    assert style.per_thousand_words(style.persons) <= 4.0
+    assert style.per_thousand_words(style.semicolons) <= 3.0
 
 
-def test_every_public_method_has_a_docstring(house: Any) -> None:
-    assert house.style.undocumented == []
+def test_every_public_method_has_a_docstring(counts: Any) -> None:
+    assert counts.style.undocumented == []
