@@ -30,7 +30,7 @@ class ContextError(HopsumError):
     """A variable of a command (HOPSUM_...) has a value that does not fit. The message names the variable."""
 
 
-def variable(key: str) -> str:
+def variable_name(key: str) -> str:
     """Return the name of the environment variable of a key of KEYS: HOPSUM_CA_FILE for "ca_file"."""
     return f"HOPSUM_{key.upper()}"
 
@@ -48,8 +48,8 @@ def complete(options: argparse.Namespace, environment: Mapping[str, str] | None 
     made = argparse.Namespace(**vars(options))
     for key in KEYS:
         # An empty text is an option that a script filled from an unset variable.
-        if getattr(made, key) in (None, "") and (text := environment.get(variable(key), "")):
-            setattr(made, key, _flag(text, variable(key)) if key == "tls" else text)
+        if getattr(made, key) in (None, "") and (text := environment.get(variable_name(key), "")):
+            setattr(made, key, _flag(text, variable_name(key)) if key == "tls" else text)
     made.controller = made.controller or DEFAULT_CONTROLLER
     if made.controller.startswith(_OVER_HOSTS):
         made.controller, made.admin_token_file = _job_over_hosts(made.controller.removeprefix(_OVER_HOSTS))
@@ -93,29 +93,29 @@ def add_operator_arguments(parser: argparse.ArgumentParser) -> None:
         "--controller",
         metavar="HOST:PORT",
         help=f"address of the controller, unix:PATH, or hosts:// on the host of rank 0 of such a job "
-        f"({variable('controller')}; default {DEFAULT_CONTROLLER})",
+        f"({variable_name('controller')}; default {DEFAULT_CONTROLLER})",
     )
     group.add_argument(
         "--admin-token-file",
         type=Path,
         metavar="PATH",
-        help=f"file with the administrator's token ({variable('admin_token_file')})",
+        help=f"file with the administrator's token ({variable_name('admin_token_file')})",
     )
     group.add_argument(
         "--ca-file",
         metavar="PATH",
-        help=f"CA certificate (PEM) to verify the controller; enables TLS ({variable('ca_file')})",
+        help=f"CA certificate (PEM) to verify the controller; enables TLS ({variable_name('ca_file')})",
     )
     group.add_argument(
         "--certificate-file",
         metavar="PATH",
-        help=f"client certificate (PEM), where the controller requires one ({variable('certificate_file')})",
+        help=f"client certificate (PEM), where the controller requires one ({variable_name('certificate_file')})",
     )
     group.add_argument(
-        "--key-file", metavar="PATH", help=f"private key (PEM) of the client certificate ({variable('key_file')})"
+        "--key-file", metavar="PATH", help=f"private key (PEM) of the client certificate ({variable_name('key_file')})"
     )
     group.add_argument(
         "--tls",
         action=argparse.BooleanOptionalAction,
-        help=f"use TLS ({variable('tls')}; default: on with a TLS file or a controller on another machine)",
+        help=f"use TLS ({variable_name('tls')}; default: on with a TLS file or a controller on another machine)",
     )

@@ -34,7 +34,7 @@ def address_of(options: argparse.Namespace) -> ControllerAddress:
 
 
 @contextmanager
-def operator(options: argparse.Namespace) -> Iterator[JobsClient]:
+def operator_client(options: argparse.Namespace) -> Iterator[JobsClient]:
     """Yield a client of the controller that the parsed arguments name, or else the environment, for the block.
 
     The client's first call connects. Raises HopsumError when a file cannot be read, when others can read the token's

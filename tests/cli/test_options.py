@@ -15,7 +15,7 @@ import pytest
 import hopsum
 from hopsum.config import resolve
 from hopsum_base.owned_folder import OwnedFolder
-from hopsum_cli.context import KEYS, ContextError, add_operator_arguments, complete, variable
+from hopsum_cli.context import KEYS, ContextError, add_operator_arguments, complete, variable_name
 from hopsum_cli.main import COMMANDS
 from hopsum_cli.operator import address_of
 
@@ -142,7 +142,7 @@ def test_the_place_is_the_contexts(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def test_workers_take_no_notice_of_it() -> None:
-    environment = {variable(key): "x" for key in KEYS if key != "tls"} | {"HOPSUM_TLS": "1"}
+    environment = {variable_name(key): "x" for key in KEYS if key != "tls"} | {"HOPSUM_TLS": "1"}
     assert resolve(environment=environment) == hopsum.config.Config(ca_file="x", certificate_file="x", key_file="x")
 
 

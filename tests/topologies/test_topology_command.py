@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from hopsum_cli.topology.topology_command import main
-from hopsum_cli.topology.worker_commands import commands_for, follow
+from hopsum_cli.topology.worker_commands import commands_for, print_events
 from hopsum_labs.levels import LEVELS
 from hopsum_topologies.commands import OutputLine, TaskEnded
 from hopsum_topologies.description import (
@@ -139,7 +139,7 @@ def test_lines_have_the_rank_in_front_and_the_worst_status_counts(capsys: pytest
         TaskEnded("0", 130),
         TaskEnded("2", 0),
     ]
-    assert follow(events) == 130
+    assert print_events(events) == 130
     captured = capsys.readouterr()
     assert captured.out == "[1] on\n"
     assert captured.err.splitlines()[1] == "[0] "

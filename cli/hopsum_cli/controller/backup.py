@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hopsum.errors import HopsumError
 from hopsum_cli.context import add_operator_arguments
-from hopsum_cli.operator import operator
+from hopsum_cli.operator import operator_client
 from hopsum_controlplane.cluster import StateStore
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.membership_file import write_atomically
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     options = build_parser().parse_args(arguments)
     try:
         # Through the controller, not from its file: a copy of SQLite's file alone may lack the newest commits.
-        with operator(options) as client:
+        with operator_client(options) as client:
             content = client.backup()
         jobs: list[int] = []
         # A controller of a later version may have sent it: that is found before the old file is lost. One of an

@@ -245,7 +245,7 @@ def _next_signal(
 
 
 class SignalQueue:
-    """Takes signals from construction until `close`, in their order. It is for the main thread.
+    """Receives signals from construction until `close`, in their order. It is for the main thread.
 
     A signal that the main thread blocks ends the process when another thread does not block it, as threads of
     libraries may. So nothing is blocked here: the interpreter's handler writes each signal's number to a socket.
@@ -271,7 +271,7 @@ class SignalQueue:
         return None
 
     def close(self) -> None:
-        """Give the signals their earlier handlers back. Harmless when it is closed."""
+        """Restore the earlier handlers of the signals, and close the sockets. Harmless when it is closed."""
         write, self._write = self._write, None
         if write is not None:
             signal.set_wakeup_fd(self._wakeup)
@@ -291,7 +291,7 @@ def _checked(config: ClusterConfig) -> str:
     Raises ControlPlaneError as a start does.
     """
     found = read_safeguards(config)
-    lines = [in_words(config, found.admin_tokens)]
+    lines = [config_text(config, found.admin_tokens)]
     try:
         StateStore.count_jobs(config.database)
     except StoreLockedError:
@@ -302,7 +302,7 @@ def _checked(config: ClusterConfig) -> str:
     return "\n".join(lines)
 
 
-def in_words(config: ClusterConfig, tokens: Sequence[AdminToken]) -> str:
+def config_text(config: ClusterConfig, tokens: Sequence[AdminToken]) -> str:
     """Return lines of text that describe a configuration and name its administrators, without their tokens."""
     lines = [
         f"database {config.database}",

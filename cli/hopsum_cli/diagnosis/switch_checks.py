@@ -171,7 +171,7 @@ def check_slots(
             "fewer slots on the switch than its membership says: use the membership file of the job as it is now",
             facts,
         ), first
-    stuck = first.still(_again(client, first, wait_s, settle_s)) if first.waiting else ()
+    stuck = first.still_waiting(_again(client, first, wait_s, settle_s)) if first.waiting else ()
     rack = membership.rack(rank)
     closed, open_ = ([each for each in stuck if each.closed is which] for which in (True, False))
     missing = stragglers(open_, rack)
@@ -316,7 +316,7 @@ class SlotStates:
         """Return whether some rank has contributed to a probed slot in this generation."""
         return self.newest_round > 0
 
-    def still(self, later: SlotStates) -> tuple[WaitingSlot, ...]:
+    def still_waiting(self, later: SlotStates) -> tuple[WaitingSlot, ...]:
         """Return the slots that wait with the same round and contributors here and in `later`."""
         return tuple(each for each in self.waiting if each in later.waiting)
 

@@ -23,7 +23,7 @@ from hopsum.errors import HopsumError
 from hopsum.protocol.stream import slots_for
 from hopsum.rpc.channel import ControllerAddress, ControllerError, ControllerUnreachableError
 from hopsum_base.units import rate_bits_per_s, real, time_s, whole
-from hopsum_cli.operator import address_of, operator
+from hopsum_cli.operator import address_of, operator_client
 from hopsum_wire import MAX_WORKERS
 from hopsum_wire.control import UNIX, is_local
 from hopsum_wire.control.values import message_to_dict
@@ -160,7 +160,7 @@ def run(options: argparse.Namespace) -> int:
     codec = parse_codec(options.codec) if options.codec else CodecName("", {})
     address = address_of(options)
     # The file is written first: a token that could not be written down would be lost, and its job with it.
-    with operator(options) as client, token_file(options.token_file, options.name) as (token, keep):
+    with operator_client(options) as client, token_file(options.token_file, options.name) as (token, keep):
         made = client.create(
             options.name,
             options.workers.most,

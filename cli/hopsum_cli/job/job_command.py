@@ -14,7 +14,7 @@ from rich.console import Console
 from hopsum.errors import HopsumError
 from hopsum_cli.context import add_operator_arguments
 from hopsum_cli.job import create, report
-from hopsum_cli.operator import operator
+from hopsum_cli.operator import operator_client
 from hopsum_wire.control.values import message_to_dict
 from hopsum_wire.watch.snapshots import workers_in_phase
 
@@ -65,7 +65,7 @@ def _word(words: Any, name: str, summary: str, run: Callable[[argparse.Namespace
 
 
 def _list(options: argparse.Namespace) -> int:
-    with operator(options) as client:
+    with operator_client(options) as client:
         jobs = [message_to_dict(job) for job in client.jobs()]
     if options.json:
         print(json.dumps({"jobs": jobs}))
@@ -75,7 +75,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    with operator(options) as client:
+    with operator_client(options) as client:
         job = message_to_dict(client.job(options.name))
     if options.json:
         print(json.dumps(job))
@@ -85,7 +85,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _move(options: argparse.Namespace) -> int:
-    with operator(options) as client:
+    with operator_client(options) as client:
         moved = message_to_dict(client.move(options.name, options.from_switch, options.to_switch))
     if options.json:
         print(json.dumps(moved))
@@ -97,7 +97,7 @@ def _move(options: argparse.Namespace) -> int:
 
 def _rotate(options: argparse.Namespace) -> int:
     waiting = create.token_file(options.token_file, options.name, "no token was made")
-    with operator(options) as client, waiting as (drawn, keep):
+    with operator_client(options) as client, waiting as (drawn, keep):
         token = client.rotate_token(options.name, drawn)
         keep(token)
     place = {"token": token} if options.token_file is None else {"token_file": str(options.token_file.absolute())}
@@ -110,7 +110,7 @@ def _rotate(options: argparse.Namespace) -> int:
 
 
 def _revoke(options: argparse.Namespace) -> int:
-    with operator(options) as client:
+    with operator_client(options) as client:
         client.revoke_earlier_token(options.name)
     if options.json:
         print(json.dumps({"name": options.name}))
@@ -125,7 +125,7 @@ def _delete(options: argparse.Namespace) -> int:
     Nothing is deleted where one of them has workers in it, unless --yes or a person at the terminal says so.
     """
     gone: list[str] = []
-    with operator(options) as client:
+    with operator_client(options) as client:
         jobs = {job["name"]: job for job in map(message_to_dict, client.jobs())}
         # A job that is not there is no reason to ask: its deletion is an error of its own.
         busy = [jobs[name] for name in dict.fromkeys(options.names) if name in jobs and _inside(jobs[name])]

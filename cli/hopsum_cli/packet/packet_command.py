@@ -16,7 +16,7 @@ from hopsum_cli.packet.packet_exchange import (
     AnswerLimits,
     PacketError,
     PacketExchange,
-    over_udp,
+    exchange_over_udp,
     parse_arguments,
     text_of,
     values_of,
@@ -125,7 +125,7 @@ def _add_send(words: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def _send(options: argparse.Namespace) -> int:
     arguments, patience = parse_arguments(options.fields), AnswerLimits(options.wait, options.answers)
-    exchange = over_udp(arguments, options.to, options.source, patience)
+    exchange = exchange_over_udp(arguments, options.to, options.source, patience)
     if options.json:
         print(json.dumps(exchange_values(exchange)))
     else:

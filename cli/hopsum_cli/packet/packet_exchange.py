@@ -236,7 +236,9 @@ class PacketExchange(NamedTuple):
     answers: tuple[PacketAnswer, ...]
 
 
-def over_udp(arguments: PacketArguments, to: Address, source: Address, patience: AnswerLimits) -> PacketExchange:
+def exchange_over_udp(
+    arguments: PacketArguments, to: Address, source: Address, patience: AnswerLimits
+) -> PacketExchange:
     """Send the packet as a datagram, and collect answers from `to` until `patience` ends. The socket is closed then.
 
     Args:

@@ -20,7 +20,7 @@ from hopsum.rpc.channel import ControllerUnreachableError
 from hopsum.rpc.jobs_client import JobsClient
 from hopsum_base.units import seconds
 from hopsum_cli.context import add_operator_arguments
-from hopsum_cli.operator import operator, take_snapshot
+from hopsum_cli.operator import operator_client, take_snapshot
 from hopsum_cli.top.screen import screen
 from hopsum_wire.watch.rates import document
 from hopsum_wire.watch.snapshots import ControllerSnapshot, matches_words, rates_are_known
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = build_parser()
     options = parser.parse_args(arguments)
     try:
-        with operator(options) as client:
+        with operator_client(options) as client:
             if options.once:
                 _once(client, options)
             else:

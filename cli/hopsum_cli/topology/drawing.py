@@ -11,7 +11,7 @@ from hopsum_base.units import format_rate
 from hopsum_topologies.description import Link, Topology
 
 
-def in_words(topology: Topology) -> str:
+def topology_text(topology: Topology) -> str:
     """Return a line about a network, in rich's markup."""
     counts = f"{len(topology.hosts)} hosts, {len(topology.switches)} switches, {len(topology.links)} links"
     counts = counts.replace("1 switches", "1 switch") if len(topology.switches) == 1 else counts

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from hopsum_cli.topology.worker_commands import commands_for, follow
+from hopsum_cli.topology.worker_commands import commands_for, print_events
 from hopsum_controlplane.devices.device import PipelineConfig
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_topologies.commands import HostTask, run_in_namespaces
@@ -57,7 +57,7 @@ def run_program(
     if not command:
         return 0
     with closing(run_in_namespaces(_tasks(network.topology, command, environment), network.hosts)) as events:
-        return follow(events)
+        return print_events(events)
 
 
 def describe(network: RunningNetwork, program: tuple[Path, Path]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from hopsum.codec import job_tables, make_codec
 from hopsum_base.owned_folder import OwnedFolder
 from hopsum_cli.topology.drawing import link_words
 from hopsum_cli.topology.own_program import run_program
-from hopsum_cli.topology.worker_commands import commands_for, follow
+from hopsum_cli.topology.worker_commands import commands_for, print_events
 from hopsum_controlplane import ControlPlaneError
 from hopsum_topologies.commands import run_in_namespaces
 from hopsum_topologies.description import JobPlan, Link, Topology
@@ -69,10 +69,11 @@ class Request(NamedTuple):
 
 
 @contextmanager
-def stopping() -> Iterator[None]:
+def exit_on_signal() -> Iterator[None]:
     """Let the first of SIGNALS raise SystemExit in the main thread, which must be the caller, during the block.
 
-    So all context managers take down what they made. The exit status is that of shells: 128 and the signal's number.
+    So all context managers take down what they made. Prints the signal's name to stderr, ignores later ones, and
+    restores the handlers at the end. The exit status is that of shells: 128 and the signal's number.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -98,7 +99,7 @@ def run(request: Request) -> int:
     with a printed reason when a step fails. SIGINT, SIGTERM and SIGHUP raise SystemExit after all is taken down.
     """
     try:
-        with stopping():
+        with exit_on_signal():
             return _run(request)
     except (TopologyError, ControlPlaneError) as error:
         print(f"hopsum topology: {error}", file=sys.stderr)
@@ -144,7 +145,7 @@ def _run(request: Request) -> int:
             before = read_traffic(network)
             commands = commands_for(topology, request.command, memberships, request.codec)
             with closing(run_in_namespaces(commands, network.hosts)) as events:
-                status = follow(events)
+                status = print_events(events)
         _prompt(request, network, memberships)
         # Read before the switches' counters: a frame on its way then counts as lost, never as invented.
         links = read_traffic_since(network, before)

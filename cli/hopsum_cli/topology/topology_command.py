@@ -18,7 +18,7 @@ from hopsum.codec.arguments import check_codec, switch_codec_argument
 from hopsum_base.arguments import existing_file
 from hopsum_base.units import whole
 from hopsum_cli.program_arguments import add_p4info, program_with_p4info
-from hopsum_cli.topology.drawing import in_words, link_lines
+from hopsum_cli.topology.drawing import link_lines, topology_text
 from hopsum_topologies.description import CATALOGUE, MAX_HOSTS, Topology, as_document, find_topology, topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_wire import MAX_SLOTS
@@ -108,7 +108,7 @@ def split_command(arguments: Sequence[str]) -> tuple[Sequence[str], tuple[str, .
     return arguments[:place], tuple(arguments[place + 1 :])
 
 
-def network_of(options: argparse.Namespace) -> Topology:
+def topology_from_options(options: argparse.Namespace) -> Topology:
     """Return the network of the parsed NAME and --workers. Raises TopologyError when there is none."""
     return find_topology(options.name, options.workers)
 
@@ -140,12 +140,12 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    shown = network_of(options)
+    shown = topology_from_options(options)
     if options.json:
         print(json.dumps(as_document(shown), indent=2))
     else:
         console = Console(highlight=False)
-        console.print(in_words(shown), soft_wrap=True)
+        console.print(topology_text(shown), soft_wrap=True)
         for line in link_lines(shown):
             console.print(line, markup=False, soft_wrap=True)
     return 0
@@ -163,7 +163,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.cli and (options.target != "mininet" or options.command):
         options.parser.error("--cli gives Mininet's prompt: it needs --target mininet, and no COMMAND")
     program = program_with_p4info(options.program, options.p4info) if options.program else None
-    network = network_of(options)
+    network = topology_from_options(options)
     for job in network.jobs if program is None else ():
         check_codec(options.parser, options.codec, len(job.workers))
     asked = Request(

@@ -52,7 +52,7 @@ def _environment(topology: Topology, job: JobPlan, rank: int, membership: Path |
     return {name: value for name, value in os.environ.items() if name not in ours} | settings
 
 
-def follow(events: Iterable[Event]) -> int:
+def print_events(events: Iterable[Event]) -> int:
     """Print the output of workers with the rank in front, and failures, until all have ended.
 
     Return the highest exit status, 0 without a worker.
