@@ -27,7 +27,7 @@ HOW_TO_GET_P4C = (
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledProgram:
     """A compiled program: p4c's JSON and P4Info."""
 
     program: Path
@@ -47,12 +47,12 @@ class Verdict:
         return 0 if self.reason else self.case.points
 
 
-def compiled_solution(level: Level) -> Compiled:
+def compiled_solution(level: Level) -> CompiledProgram:
     """Return the solution as it was compiled for the installation."""
-    return Compiled(level.solution / f"{PROGRAM}.json", level.solution / f"{PROGRAM}.p4info.txtpb")
+    return CompiledProgram(level.solution / f"{PROGRAM}.json", level.solution / f"{PROGRAM}.p4info.txtpb")
 
 
-def compile_program(source: Path, folder: Path) -> Compiled:
+def compile_program(source: Path, folder: Path) -> CompiledProgram:
     """Compile `source` into `folder`.
 
     Raises LabError: no compiler, no such file, or the program is wrong, with the compiler's own words.
@@ -61,7 +61,7 @@ def compile_program(source: Path, folder: Path) -> Compiled:
         raise LabError(HOW_TO_GET_P4C)
     if not source.is_file():
         raise LabError(f"{source} is not there; `hopsum lab start LEVEL FOLDER` makes a folder with it")
-    made = Compiled(folder / f"{PROGRAM}.json", folder / f"{PROGRAM}.p4info.txtpb")
+    made = CompiledProgram(folder / f"{PROGRAM}.json", folder / f"{PROGRAM}.p4info.txtpb")
     command = [COMPILER, "--arch", "v1model", "--std", "p4-16", source.name]
     command += ["-o", str(made.program.absolute()), "--p4runtime-files", str(made.p4info.absolute())]
     try:
@@ -75,7 +75,7 @@ def compile_program(source: Path, folder: Path) -> Compiled:
     return made
 
 
-def grade(cases: Sequence[Case], compiled: Compiled, start: StartSwitch = start_embedded) -> Iterator[Verdict]:
+def grade(cases: Sequence[Case], compiled: CompiledProgram, start: StartSwitch = start_embedded) -> Iterator[Verdict]:
     """Try every case in order, each on a new switch. Yield a verdict as soon as its case has ended.
 
     Raises LabError: the switch does not load the program, or does not start.

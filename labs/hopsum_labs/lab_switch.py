@@ -106,8 +106,11 @@ class Testbed(ControlPlane):
         # The order of copies is left to a switch: a grader that compared it would prefer one target.
         return sorted(self._send(port, frame))
 
-    def another(self) -> Testbed:
-        """Start one more switch with the same program, without entries, and return it. The caller ends it."""
+    def start_another(self) -> Testbed:
+        """Start one more switch with the same program, without entries, and return it. The caller ends it.
+
+        Raises what construction does.
+        """
         return Testbed(*self._made_of)
 
     def __enter__(self) -> Testbed:

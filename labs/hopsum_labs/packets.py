@@ -113,20 +113,20 @@ def network_port(rank: int) -> int:
     return rank + 1
 
 
-def over_ethernet(rank: int, values: Sequence[int], **fields: int) -> Packet:
+def ethernet_contribution(rank: int, values: Sequence[int], **fields: int) -> Packet:
     """Return a worker's contribution as level 1 has it. `fields` are those of `Aggregation`: chunk, kind and others."""
     header = Ether(src=worker_mac(rank), dst=SWITCH_MAC, type=TYPE_AGGREGATION)
     return header / Aggregation(rank=rank, values=list(values), **fields)
 
 
-def quantised(rank: int, codes: Sequence[int], **fields: int) -> Packet:
+def quantised_contribution(rank: int, codes: Sequence[int], **fields: int) -> Packet:
     """Return a worker's contribution as level floats has it. `fields` are those of `Quantised`: chunk and others."""
     header = Ether(src=worker_mac(rank), dst=SWITCH_MAC, type=TYPE_QUANTISED)
     return header / Quantised(rank=rank, codes=list(codes), **fields)
 
 
-def over_udp(rank: int, values: Sequence[int], ip: str = SWITCH_IP, **fields: int) -> Packet:
-    """Return a worker's contribution to a switch at `ip` as levels 2 and 3 have it. `fields` as in `over_ethernet`."""
+def udp_contribution(rank: int, values: Sequence[int], ip: str = SWITCH_IP, **fields: int) -> Packet:
+    """Return a worker's contribution to a switch at `ip` as levels 2 and 3 have it. See `ethernet_contribution`."""
     # No field that a RESULT needs has its value already: a program that leaves the field alone must not pass.
     header = Ether(src=worker_mac(rank), dst=SWITCH_MAC) / IP(src=worker_ip(rank), dst=ip, ttl=17)
     header /= UDP(sport=40000 + rank, dport=AGGREGATION_PORT)
@@ -137,7 +137,7 @@ SHORTEST_FRAME = 60
 """The bytes of Ethernet's shortest frame, without its checksum."""
 
 
-def padded(frame: bytes) -> bytes:
+def pad_frame(frame: bytes) -> bytes:
     """Return the frame as a network card sends it: one that is too short is filled with zeros."""
     return frame.ljust(SHORTEST_FRAME, b"\0")
 

@@ -29,6 +29,8 @@ from hopsum_labs.worker_process import CALL, FRAME, MAX_MESSAGE, RESULT
 
 DEADLINE_S = 60.0
 """The seconds that the workers of a case have together. A correct worker needs a small part of a second."""
+EXIT_S = 10.0
+"""The seconds that a process has to end after it has closed its socket."""
 
 
 class Workers:
@@ -58,9 +60,12 @@ class Workers:
             self._processes.append(process)
             self.wires.append(ours)
 
-    def ended(self, rank: int) -> str:
-        """Wait for the end of a process that has closed its socket. Return its status in words, for a message."""
-        status = self._processes[rank].wait(DEADLINE_S)
+    def wait_for_exit(self, rank: int) -> str:
+        """Wait up to EXIT_S for the end of a process that has closed its socket. Return what it did, for a message."""
+        try:
+            status = self._processes[rank].wait(EXIT_S)
+        except subprocess.TimeoutExpired:
+            return "closed the grader's socket before it returned"
         return f"ended its process with status {status} before it returned"
 
     def __enter__(self) -> Workers:
@@ -107,18 +112,20 @@ class Network:
         return self._random.random() < self._loss
 
 
-def run(workers: Workers, network: Network, vectors: Sequence[Sequence[int]], when: str) -> None:
-    """Let every worker call `all_reduce` with its vector. All workers must return the sum. Raises Failed otherwise.
+def check_all_reduce(workers: Workers, network: Network, vectors: Sequence[Sequence[int]], when: str) -> None:
+    """Call `all_reduce` in every worker with its vector. Raises Failed unless all of them return the sum.
 
     `when` is the situation, for the message. Processes are started as they are needed.
     """
     wanted = total(vectors)
-    for rank, outcome in enumerate(outcomes_of(workers, network, vectors, when)):
+    for rank, outcome in enumerate(call_workers(workers, network, vectors, when)):
         expect(outcome == wanted, f"{when}: all_reduce of rank {rank} had to return {wanted}; it returned {outcome}")
 
 
-def outcomes_of(workers: Workers, network: Network, vectors: Sequence[Sequence[Any]], when: str) -> list[list[Any]]:
-    """Let every worker call `all_reduce` with its vector. Return the results by rank, unchecked.
+def call_workers(workers: Workers, network: Network, vectors: Sequence[Sequence[Any]], when: str) -> list[list[Any]]:
+    """Call `all_reduce` in every worker with its vector. Return the results by rank, unchecked.
+
+    Starts the processes that are missing.
 
     Raises Failed where a call fails, a process ends, a worker sends a wrong packet, or after DEADLINE_S seconds.
     """
@@ -155,7 +162,7 @@ def _received(workers: Workers, rank: int, when: str) -> bytes:
     with contextlib.suppress(ConnectionError):
         if message := workers.wires[rank].recv(MAX_MESSAGE):
             return message
-    raise Failed(f"{when}: all_reduce of rank {rank} {workers.ended(rank)}")
+    raise Failed(f"{when}: all_reduce of rank {rank} {workers.wait_for_exit(rank)}")
 
 
 def _deliver(workers: Workers, frames: Sequence[tuple[int, bytes]]) -> None:

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hopsum_labs.grading import Compiled, compiled_solution
+from hopsum_labs.grading import CompiledProgram, compiled_solution
 from hopsum_labs.levels import LEVELS
 
 Edit = tuple[str, str, str]
@@ -177,14 +177,14 @@ _BY_LEVEL = zip(LEVELS, (_ETHERNET, _UDP, _LOSS, _SLOTS, _FLOATS, _RACKS), stric
 EDITED = tuple(Edited(level, *row) for level, rows in _BY_LEVEL for row in rows)
 
 
-def write_edited(edited: Edited, folder: Path) -> Compiled:
+def write_edited(edited: Edited, folder: Path) -> CompiledProgram:
     """Write an edited solution into a folder. Every edit has to find its text."""
     solution = compiled_solution(LEVELS[edited.level])
     program = json.loads(solution.program.read_text())
     for scope, old, new in edited.edits:
         assert _edit(program, scope, old, new), f"{edited.level}/{edited.name}: no {old!r} in {scope or 'the program'}"
     (folder / "program.json").write_text(json.dumps(program))
-    return Compiled(folder / "program.json", solution.p4info)
+    return CompiledProgram(folder / "program.json", solution.p4info)
 
 
 def _edit(program: Any, scope: str, old: str, new: str) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from hopsum_labs.grading import Compiled, compile_program
+from hopsum_labs.grading import CompiledProgram, compile_program
 from hopsum_labs.levels import LEVELS, PROGRAM
 
 RECORDED = Path(__file__).parent / "data" / "mutants.json.gz"
@@ -327,10 +327,10 @@ def recorded() -> dict[str, Any]:
     return document
 
 
-def write_recorded(name: str, folder: Path) -> Compiled:
+def write_recorded(name: str, folder: Path) -> CompiledProgram:
     """Write a recorded program, LEVEL/NAME, as the compiler would into a folder."""
     program = recorded()["programs"][name]
-    compiled = Compiled(folder / "program.json", folder / "program.p4info.txtpb")
+    compiled = CompiledProgram(folder / "program.json", folder / "program.p4info.txtpb")
     compiled.program.write_text(json.dumps(program["json"]))
     compiled.p4info.write_text(program["p4info"])
     return compiled

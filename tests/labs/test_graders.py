@@ -14,7 +14,15 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
 from hopsum_labs import workers
-from hopsum_labs.grading import COMPILER, Compiled, Verdict, compile_program, compiled_solution, grade, grade_worker
+from hopsum_labs.grading import (
+    COMPILER,
+    CompiledProgram,
+    Verdict,
+    compile_program,
+    compiled_solution,
+    grade,
+    grade_worker,
+)
 from hopsum_labs.lab_command import main
 from hopsum_labs.levels import LEVELS, PROGRAM, WORKER, Level
 from hopsum_labs.packets import differences
@@ -117,7 +125,7 @@ def test_what_is_no_program_is_refused(tmp_path: Path) -> None:
     broken.write_text("{}")
     level = LEVELS["ethernet"]
     with pytest.raises(LabError, match=r"the switch does not load .*aggregate\.json"):
-        list(grade(level.cases(), Compiled(broken, compiled_solution(level).p4info)))
+        list(grade(level.cases(), CompiledProgram(broken, compiled_solution(level).p4info)))
 
 
 def test_without_a_compiler_the_message_says_where_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,6 +246,15 @@ def test_wrong_arithmetic_with_floats_is_found(old: str, new: str, reason: str, 
 def test_a_worker_that_ends_its_process_breaks_its_rule(line: str, reason: str, tmp_path: Path) -> None:
     worker = changed(LEVELS["ethernet"], tmp_path, "    sums = []", f"    sums = []\n    if rank == 0: {line}")
     assert reason in reasons(LEVELS["ethernet"], worker)
+
+
+def test_a_worker_that_closes_its_socket_and_goes_on_breaks_its_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "EXIT_S", 0.1)
+    line = "import os, time; os.closerange(3, 4096); time.sleep(600)"
+    worker = changed(LEVELS["ethernet"], tmp_path, "    sums = []", f"    sums = []\n    if rank == 0: {line}")
+    assert "rank 0 closed the grader's socket before it returned" in reasons(LEVELS["ethernet"], worker)
 
 
 def test_a_script_that_exits_when_imported_breaks_its_rule(tmp_path: Path) -> None:

@@ -19,19 +19,19 @@ from hopsum_labs.packets import (
     SWITCH_MAC,
     VALUES,
     Aggregation,
-    over_ethernet,
-    padded,
+    ethernet_contribution,
+    pad_frame,
     summary,
     total,
     worker_mac,
     worker_port,
 )
 from hopsum_labs.rule_checks import OTHER_KINDS, Case, expect, expect_nothing, expect_results, play_round, vectors
-from hopsum_labs.workers import Network, Workers, run
+from hopsum_labs.workers import Network, Workers, check_all_reduce
 from hopsum_switch.engine import Output
 
 _GROUP = 1
-PADDING = SHORTEST_FRAME - len(over_ethernet(0, [0] * VALUES))
+PADDING = SHORTEST_FRAME - len(ethernet_contribution(0, [0] * VALUES))
 """The bytes that a network card adds to a contribution."""
 
 
@@ -51,7 +51,7 @@ def play(switch: Testbed, contributions: Sequence[Sequence[int]], when: str = "a
     """
 
     def contribute(rank: int, values: Sequence[int]) -> list[Output]:
-        return switch.send(worker_port(rank), bytes(over_ethernet(rank, values, **fields)))
+        return switch.send(worker_port(rank), bytes(ethernet_contribution(rank, values, **fields)))
 
     return play_round(contribute, contributions, when)
 
@@ -62,7 +62,7 @@ def sum_of_two(switch: Testbed) -> None:
     play(switch, vectors(2))
 
     def contribute(rank: int, values: Sequence[int]) -> list[Output]:
-        return switch.send(worker_port(rank), padded(bytes(over_ethernet(rank, values))))
+        return switch.send(worker_port(rank), pad_frame(bytes(ethernet_contribution(rank, values))))
 
     play_round(contribute, vectors(2, seed=1), "a round of frames padded to 60 bytes", padding=PADDING)
 
@@ -108,9 +108,9 @@ def wraps(switch: Testbed) -> None:
 def no_contributions(rank: int) -> list[Packet]:
     """Return frames of a rank that are no contributions."""
     return [
-        *(over_ethernet(rank, [5] * VALUES, kind=kind) for kind in OTHER_KINDS),
+        *(ethernet_contribution(rank, [5] * VALUES, kind=kind) for kind in OTHER_KINDS),
         # As much of a contribution as its header, and another type's frame that looks like one.
-        Ether(bytes(over_ethernet(rank, [5] * VALUES))[:22]),
+        Ether(bytes(ethernet_contribution(rank, [5] * VALUES))[:22]),
         Ether(src=worker_mac(rank), dst=SWITCH_MAC, type=0x88B7) / Aggregation(rank=rank, values=[5] * VALUES),
         Ether(src=worker_mac(rank), dst=SWITCH_MAC) / IP(dst="10.0.0.2") / ICMP(),
     ]
@@ -121,10 +121,10 @@ def other_frames(switch: Testbed) -> None:
     set_up(switch, 2)
     contributions = vectors(2)
     # One of two has contributed, so a frame that is taken for a contribution would end the round.
-    switch.send(worker_port(0), bytes(over_ethernet(0, contributions[0])))
+    switch.send(worker_port(0), bytes(ethernet_contribution(0, contributions[0])))
     for packet in no_contributions(1):
         expect_nothing(switch.send(worker_port(1), bytes(packet)), f"this is no contribution: {summary(packet)}")
-    answers = switch.send(worker_port(1), bytes(over_ethernet(1, contributions[1])))
+    answers = switch.send(worker_port(1), bytes(ethernet_contribution(1, contributions[1])))
     expect_results(answers, range(2), total(contributions), "a round beside other frames")
 
 
@@ -145,7 +145,7 @@ def whole_vectors(workers: Workers, switch: Testbed) -> None:
         switch.reload()
         set_up(switch, 3)
         vectors_of_workers = [[100 * rank + place for place in range(length)] for rank in range(3)]
-        run(workers, Network(switch, 3), vectors_of_workers, f"vectors of {length} values")
+        check_all_reduce(workers, Network(switch, 3), vectors_of_workers, f"vectors of {length} values")
 
 
 WORKER_CASES = (

@@ -25,20 +25,20 @@ from hopsum_labs.packets import (
     TYPE_QUANTISED,
     VALUES,
     Quantised,
-    over_ethernet,
-    padded,
-    quantised,
+    ethernet_contribution,
+    pad_frame,
+    quantised_contribution,
     summary,
     worker_mac,
     worker_port,
 )
 from hopsum_labs.rule_checks import OTHER_KINDS, Case, expect, expect_nothing, expect_results, play_round
-from hopsum_labs.workers import Network, Workers, outcomes_of
+from hopsum_labs.workers import Network, Workers, call_workers
 from hopsum_switch.engine import Output
 
 # Another table than the handout's: a program with the values built in fails.
 _OTHER_VALUES = tuple(value // 3 for value in CODE_VALUES)
-_PADDING = SHORTEST_FRAME - len(quantised(0, [0] * VALUES))
+_PADDING = SHORTEST_FRAME - len(quantised_contribution(0, [0] * VALUES))
 _MOST_WORKERS = 255
 _STEP = 2 / GRANULARITY
 _GAP = _STEP * max(after - before for before, after in pairwise(CODE_VALUES))
@@ -91,8 +91,8 @@ def _play(
     """
 
     def contribute(rank: int, each: Sequence[int]) -> list[Output]:
-        frame = bytes(quantised(rank, each, chunk=chunk))
-        return switch.send(worker_port(rank), padded(frame) if filled else frame)
+        frame = bytes(quantised_contribution(rank, each, chunk=chunk))
+        return switch.send(worker_port(rank), pad_frame(frame) if filled else frame)
 
     return play_round(contribute, codes, when, wanted, Quantised, "sums", padding=_PADDING if filled else 0)
 
@@ -137,7 +137,7 @@ def adds(switch: Testbed) -> None:
     largest, answers = [len(CODE_VALUES) - 1] * VALUES, list[Output]()
     for number in range(_MOST_WORKERS):
         expect_nothing(answers, f"only {number} of {_MOST_WORKERS} workers had contributed")
-        answers = switch.send(worker_port(number % 8), bytes(quantised(number, largest)))
+        answers = switch.send(worker_port(number % 8), bytes(quantised_contribution(number, largest)))
     when = f"the largest code of {_MOST_WORKERS} workers, whose sums need 16 bits"
     expect_results(answers, range(8), _sums([largest] * _MOST_WORKERS), when, Quantised, "sums")
 
@@ -153,16 +153,16 @@ def other_frames(switch: Testbed) -> None:
     """Check that a packet that is no contribution of this level counts nothing and is not answered."""
     set_up(switch, 2)
     codes = _codes(2)
-    switch.send(worker_port(0), bytes(quantised(0, codes[0])))
+    switch.send(worker_port(0), bytes(quantised_contribution(0, codes[0])))
     header = Ether(src=worker_mac(1), dst=SWITCH_MAC, type=TYPE_QUANTISED)
     strange = (
         *(header / Quantised(rank=1, kind=kind, sums=[9] * VALUES) for kind in OTHER_KINDS),
-        over_ethernet(1, [5] * VALUES),
+        ethernet_contribution(1, [5] * VALUES),
     )
     for packet in strange:
         answers = switch.send(worker_port(1), bytes(packet))
         expect_nothing(answers, f"this is no contribution of this level: {summary(packet)}")
-    answers = switch.send(worker_port(1), bytes(quantised(1, codes[1])))
+    answers = switch.send(worker_port(1), bytes(quantised_contribution(1, codes[1])))
     expect_results(answers, range(2), _sums(codes), "a round beside other frames", Quantised, "sums")
 
 
@@ -179,7 +179,7 @@ def _summed(workers: Workers, switch: Testbed, vectors: Sequence[Sequence[float]
     """Sum vectors on a fresh switch. Return the ranks' results, all equal, each as long as the vectors."""
     switch.reload()
     set_up(switch, len(vectors))
-    outcomes = outcomes_of(workers, Network(switch, len(vectors)), vectors, when)
+    outcomes = call_workers(workers, Network(switch, len(vectors)), vectors, when)
     for rank, outcome in enumerate(outcomes):
         lengths = f"{len(vectors[0])} floats, the same ones as rank 0; it returned {outcome[:9]}, {len(outcome)} in all"
         is_right = len(outcome) == len(vectors[0]) and outcome == outcomes[0]

@@ -31,16 +31,16 @@ from hopsum_labs.packets import (
     VALUES,
     Aggregation,
     Kind,
-    over_udp,
     rank_at,
     summary,
     total,
+    udp_contribution,
     worker_ip,
     worker_mac,
     worker_port,
 )
 from hopsum_labs.rule_checks import OTHER_KINDS, Case, Failed, expect, expect_nothing, expect_results, vectors
-from hopsum_labs.workers import Network, Workers, run
+from hopsum_labs.workers import Network, Workers, check_all_reduce
 
 _MOST_WORKERS = 8
 
@@ -119,11 +119,11 @@ def who_does_not_exist(switch: Testbed) -> None:
     contributions = vectors(2)
     contribute(switch, 0, contributions[0])
     strange = (
-        over_udp(2, contributions[1]),
+        udp_contribution(2, contributions[1]),
         # Rank 9 would set a bit beyond eight workers, rank 2 one that only this job lacks.
-        over_udp(9, contributions[1]),
-        over_udp(1, contributions[1], version=2),
-        *(over_udp(1, contributions[1], kind=kind) for kind in OTHER_KINDS),
+        udp_contribution(9, contributions[1]),
+        udp_contribution(1, contributions[1], version=2),
+        *(udp_contribution(1, contributions[1], kind=kind) for kind in OTHER_KINDS),
     )
     for packet in strange:
         why = f"a job of two workers has no such contribution: {summary(packet)}"
@@ -145,15 +145,15 @@ def _strangers_change_nothing(switch: Testbed) -> None:
     first, second = vectors(2), vectors(2, seed=3)
     play(switch, first)
     contribute(switch, 0, second[0], version=1)
-    damaged, other = over_udp(0, second[0]), over_udp(1, second[1], ip=worker_ip(1))
+    damaged, other = udp_contribution(0, second[0]), udp_contribution(1, second[1], ip=worker_ip(1))
     damaged[IP].chksum, other.dst = 1, worker_mac(1)
     for packet in (damaged, other):
         switch.send(worker_port(1), bytes(packet))
     for version in range(2):
         for packet in (
-            *(_as_rank(rank, over_udp(1, second[1], version=version)) for rank in (2, 3, 7, 8, 9, 255)),
-            over_udp(1, second[1], version=version + 2),
-            over_udp(1, second[1], version=version, kind=Kind.RESULT),
+            *(_as_rank(rank, udp_contribution(1, second[1], version=version)) for rank in (2, 3, 7, 8, 9, 255)),
+            udp_contribution(1, second[1], version=version + 2),
+            udp_contribution(1, second[1], version=version, kind=Kind.RESULT),
         ):
             why = f"a job of two workers has no such contribution: {summary(packet)}"
             expect_nothing(switch.send(worker_port(1), bytes(packet)), why)
@@ -237,7 +237,9 @@ def sends_again(workers: Workers, switch: Testbed) -> None:
         set_up(switch, 3)
         vectors_of_workers = [[100 * rank + place for place in range(5 * VALUES - 3)] for rank in range(3)]
         when = f"run {number + 1}, with {loss:.0%} of all packets lost"
-        run(workers, Network(switch, 3, loss=loss, seed=number, copies=1 if loss else 2), vectors_of_workers, when)
+        check_all_reduce(
+            workers, Network(switch, 3, loss=loss, seed=number, copies=1 if loss else 2), vectors_of_workers, when
+        )
 
 
 WORKER_CASES = (

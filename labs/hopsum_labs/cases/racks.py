@@ -18,8 +18,8 @@ from hopsum_labs.packets import (
     SWITCH_MAC,
     Aggregation,
     Kind,
-    over_ethernet,
-    padded,
+    ethernet_contribution,
+    pad_frame,
     rank_at,
     summary,
     total,
@@ -71,7 +71,7 @@ class _Racks:
     def __init__(self, switch: Testbed, sizes: Sequence[int], stack: ExitStack) -> None:
         self._spine = switch
         # Switches of their own, with the same program: roles follow from entries alone.
-        self._leaves = [stack.enter_context(switch.another()) for _ in sizes]
+        self._leaves = [stack.enter_context(switch.start_another()) for _ in sizes]
         self.up = [0] * len(sizes)
         self.down = [0] * len(sizes)
         set_up_spine(switch, [worker_port(rack) for rack in range(len(sizes))])
@@ -104,7 +104,7 @@ def _play(switch: Testbed, sizes: Sequence[int], rounds: int) -> _Racks:
         for number in range(rounds):
             contributions = vectors(len(workers), seed=number)
             for rank, (rack, place) in enumerate(workers):
-                frame = bytes(over_ethernet(place, contributions[rank], chunk=number))
+                frame = bytes(ethernet_contribution(place, contributions[rank], chunk=number))
                 answers = racks.contribute(rack, place, frame)
                 # A sum before the last contribution would lack a worker.
                 if rank + 1 < len(workers):
@@ -126,11 +126,11 @@ def leaf_sends_up(switch: Testbed) -> None:
         answers: list[Output] = []
         for rank, values in enumerate(contributions):
             expect_nothing(answers, f"only {rank} of 3 workers of the rack had contributed")
-            answers = switch.send(worker_port(rank), bytes(over_ethernet(rank, values, chunk=CHUNK + number)))
+            answers = switch.send(worker_port(rank), bytes(ethernet_contribution(rank, values, chunk=CHUNK + number)))
         _expect_up(answers, total(contributions), CHUNK + number, f"round {number + 1} of a rack of three")
     contributions = vectors(3)
     for rank, values in enumerate(contributions):
-        answers = switch.send(worker_port(rank), padded(bytes(over_ethernet(rank, values))))
+        answers = switch.send(worker_port(rank), pad_frame(bytes(ethernet_contribution(rank, values))))
     _expect_up(answers, total(contributions), 0, "a round of frames padded to 60 bytes", PADDING)
 
 
@@ -153,12 +153,12 @@ def _expect_up(answers: Sequence[Output], sums: Sequence[int], chunk: int, when:
 def leaf_hands_down(switch: Testbed) -> None:
     """Check that a leaf passes a RESULT of the spine on to the workers of the rack, unchanged."""
     set_up_leaf(switch, [worker_port(rank) for rank in range(3)], UPLINK, rack=0)
-    result = over_ethernet(0, range(8), kind=Kind.RESULT, chunk=9)
+    result = ethernet_contribution(0, range(8), kind=Kind.RESULT, chunk=9)
     # As the spine sends it: a leaf only copies.
     result.src, result.dst = SWITCH_MAC, BROADCAST
     answers = switch.send(UPLINK, bytes(result))
     expect_results(answers, range(3), range(8), "a RESULT came from the uplink")
-    filled = switch.send(UPLINK, padded(bytes(result)))
+    filled = switch.send(UPLINK, pad_frame(bytes(result)))
     expect_results(filled, range(3), range(8), "a RESULT padded to 60 bytes came from the uplink", padding=PADDING)
     changed = [answer.port for answer in answers if answer.frame != bytes(result)]
     expect(not changed, f"a RESULT from the uplink is passed on unchanged; it was changed at ports {changed}")
@@ -169,20 +169,22 @@ def only_from_the_right_side(switch: Testbed) -> None:
     first, second = worker_port(0), worker_port(1)
     set_up_leaf(switch, [first, second], UPLINK, rack=5)
     contributions = vectors(2)
-    expect_nothing(switch.send(first, bytes(over_ethernet(0, contributions[0]))), "rank 1 has not contributed yet")
-    result, from_above = over_ethernet(1, [7] * 8, kind=Kind.RESULT), over_ethernet(1, [7] * 8)
+    expect_nothing(
+        switch.send(first, bytes(ethernet_contribution(0, contributions[0]))), "rank 1 has not contributed yet"
+    )
+    result, from_above = ethernet_contribution(1, [7] * 8, kind=Kind.RESULT), ethernet_contribution(1, [7] * 8)
     for frame in map(bytes, no_contributions(1)):
         expect_nothing(switch.send(second, frame), f"this is no contribution: {summary(Ether(frame))}")
         # The kind comes after the 14 bytes of Ethernet.
         if frame[14] != Kind.RESULT:
             expect_nothing(switch.send(UPLINK, frame), f"this is no RESULT: {summary(Ether(frame))}")
     expect_nothing(switch.send(UPLINK, bytes(from_above)), "no CONTRIBUTION comes from the spine")
-    answers = switch.send(second, bytes(over_ethernet(1, contributions[1])))
+    answers = switch.send(second, bytes(ethernet_contribution(1, contributions[1])))
     _expect_up(answers, total(contributions), 0, "a round beside packets from the wrong side")
     switch.reload()
     set_up_spine(switch, [first, second])
     expect_nothing(switch.send(first, bytes(result)), "no RESULT comes from a leaf")
-    up = [bytes(over_ethernet(rack, values, chunk=CHUNK)) for rack, values in enumerate(contributions)]
+    up = [bytes(ethernet_contribution(rack, values, chunk=CHUNK)) for rack, values in enumerate(contributions)]
     expect_nothing(switch.send(first, up[0]), "rack 1 has not contributed yet")
     answers = switch.send(second, up[1])
     expect_results(answers, range(2), total(contributions), "a round at the spine beside a RESULT")

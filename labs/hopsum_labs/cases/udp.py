@@ -23,11 +23,11 @@ from hopsum_labs.packets import (
     Aggregation,
     Kind,
     differences,
-    over_udp,
-    padded,
+    pad_frame,
     rank_at,
     summary,
     total,
+    udp_contribution,
     worker_ip,
     worker_mac,
     worker_port,
@@ -61,10 +61,10 @@ def contribute(
 ) -> list[Output]:
     """Send a rank's contribution into the port of rank `through` (None: its own). Return the packets sent in answer.
 
-    `fields` are those of `over_udp`.
+    `fields` are those of `udp_contribution`.
     """
     port = worker_port(rank if through is None else through)
-    return switch.send(port, bytes(over_udp(rank, values, **fields)))
+    return switch.send(port, bytes(udp_contribution(rank, values, **fields)))
 
 
 def play(switch: Testbed, contributions: Sequence[Sequence[int]], when: str = "a round", **fields: Any) -> list[Output]:
@@ -126,7 +126,7 @@ def checksums(switch: Testbed, versions: int = 1) -> None:
     set_up(switch, 3)
 
     def send(rank: int, values: Sequence[int]) -> list[Output]:
-        packet = over_udp(rank, values, version=number % versions)
+        packet = udp_contribution(rank, values, version=number % versions)
         # Rounds differ in what a RESULT must not keep, so a program that mends one round's packets only fails.
         packet[IP].ttl, packet[IP].id, packet[UDP].sport = 1 + 60 * number, 0x4FFF * number + rank, 1024 + number
         return switch.send(worker_port(rank), bytes(packet))
@@ -179,7 +179,7 @@ def ordinary_traffic(switch: Testbed) -> None:
         Ether(src=worker_mac(0), dst=worker_mac(2)) / Dot1Q(vlan=7) / IP(dst=SWITCH_IP) / UDP(dport=AGGREGATION_PORT),
         to_a_neighbour / ICMP() / Raw(bytes(1400)),
         # A network card fills a short frame up to 60 bytes.
-        Ether(padded(bytes(to_a_neighbour / TCP(flags="A")))),
+        Ether(pad_frame(bytes(to_a_neighbour / TCP(flags="A")))),
         *(_with(to_a_neighbour / TCP() / Raw(b"hello"), options=[IPOption_NOP()] * count) for count in (4, 40)),
         _with(to_a_neighbour / UDP(dport=AGGREGATION_PORT) / Aggregation(), options=[IPOption_NOP()] * 4),
         _with(to_a_neighbour / UDP(dport=AGGREGATION_PORT) / Raw(bytes(40)), frag=9),
@@ -200,7 +200,7 @@ def ordinary_traffic(switch: Testbed) -> None:
     for why, packet in (
         ("no entry of `forward` has its Ethernet address", nobody),
         # The switch is told by its IPv4 address alone.
-        ("no entry of `forward` has the switch's Ethernet address", over_udp(0, [9] * VALUES, ip=worker_ip(1))),
+        ("no entry of `forward` has the switch's Ethernet address", udp_contribution(0, [9] * VALUES, ip=worker_ip(1))),
         ("its IPv4 checksum is wrong", damaged),
     ):
         expect_nothing(switch.send(worker_port(0), bytes(packet)), why)
@@ -229,7 +229,7 @@ def for_the_switch_only(switch: Testbed) -> None:
 def _no_contributions(rank: int) -> Iterator[tuple[str, Packet]]:
     """Yield packets of a rank to the switch that are no contributions, each with the reason."""
     for kind in OTHER_KINDS:
-        yield f"its kind is {kind}, not CONTRIBUTION", over_udp(rank, [7] * VALUES, kind=kind)
+        yield f"its kind is {kind}, not CONTRIBUTION", udp_contribution(rank, [7] * VALUES, kind=kind)
     # The switch is the packet's receiver, so it has to check what a host would check.
     for why, layer, fields in (
         ("its IPv4 checksum is wrong", IP, {"chksum": 1}),
@@ -240,16 +240,16 @@ def _no_contributions(rank: int) -> Iterator[tuple[str, Packet]]:
         ("its IP protocol is TCP", IP, {"proto": 6}),
         ("its IPv4 header has options", IP, {"options": [IPOption_NOP()] * 4}),
     ):
-        packet = over_udp(rank, [7] * VALUES)
+        packet = udp_contribution(rank, [7] * VALUES)
         # For the switch by its IPv4 address: it must not be forwarded either.
         packet.dst = worker_mac(0)
         for name, value in fields.items():
             packet[layer].setfieldval(name, value)
         yield why, packet
-    yield "it ends amid its values", Raw(bytes(over_udp(rank, [7] * VALUES))[:60])
+    yield "it ends amid its values", Raw(bytes(udp_contribution(rank, [7] * VALUES))[:60])
     # Once more for a program that takes the options for the UDP header: there they are its ports, the source port its
     # length, the length kind and rank, and the checksum slot and version.
-    packet = over_udp(rank, [7] * VALUES)
+    packet = udp_contribution(rank, [7] * VALUES)
     packet[UDP].sport, packet[UDP].len, packet[UDP].chksum = 48, Kind.CONTRIBUTION << 8 | rank, 0
     frame = bytes(packet)
     header = bytearray(frame[14:34] + b"\0\0" + AGGREGATION_PORT.to_bytes(2, "big"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_labs.grading import Compiled, compiled_solution, grade
+from hopsum_labs.grading import CompiledProgram, compiled_solution, grade
 from hopsum_labs.lab_switch import TARGETS
 from hopsum_labs.levels import LEVELS, Level
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(shutil.which("simple_switch_grpc") is None, reas
 EVERY_LEVEL = pytest.mark.parametrize("level", LEVELS.values(), ids=lambda level: level.word)
 
 
-def verdicts(level: Level, compiled: Compiled, target: str) -> dict[str, str]:
+def verdicts(level: Level, compiled: CompiledProgram, target: str) -> dict[str, str]:
     """Return for each case why its rule was not kept, nothing where it was."""
     return {each.case.name: each.reason for each in grade(level.cases(), compiled, TARGETS[target])}
 

@@ -62,7 +62,7 @@ class P4Switch(Switch):
         with open(self.log, "wb") as log:
             self.child = subprocess.Popen(self.command(ports), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         give_up = time.monotonic() + START_S
-        while not answers(self.p4runtime):
+        while not is_listening(self.p4runtime):
             if self.child.poll() is not None or time.monotonic() > give_up:
                 raise SystemExit(f"switch {self.name} does not serve: see {self.log}")
             time.sleep(0.05)
@@ -120,7 +120,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def answers(address):
+def is_listening(address):
     """Return True if a server listens at HOST:PORT."""
     host, _, port = address.rpartition(":")
     with socket.socket() as probe:
