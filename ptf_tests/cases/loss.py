@@ -56,7 +56,7 @@ class _Loss(SwitchCase):
         _, predicted = self.oracle.explain_frame(port, frame)
         expected = sorted(OutputFrame(*output) for output in predicted if output[0] != but)
         self.links.send(port, frame)
-        arrived = sorted(output for out in sorted(o.port for o in expected) for output in self.links.take(out))
+        arrived = sorted(output for out in sorted(o.port for o in expected) for output in self.links.receive(out))
         self.assertEqual(arrived, expected)
         self.record(port, frame, arrived)
         return arrived
@@ -177,7 +177,7 @@ class _Half(_Loss):
         """Wait until a burst has arrived or is counted, for queues are short; return how many arrived."""
         arrived, deadline = 0, time.monotonic() + _COUNTED_S
         while arrived + self._gone() < expected and time.monotonic() < deadline:
-            arrived += self.links.count(6)
+            arrived += self.links.drain(6)
         return arrived
 
     def _gone(self) -> int:

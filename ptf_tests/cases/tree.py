@@ -37,7 +37,7 @@ TABLE = tuple(range(0, 32, 2))
 
 
 class TreeCase(SwitchCase):
-    """What leaf and spine cases say."""
+    """The base of leaf and spine cases: sends packets, each with the events that it must cause, and checks answers."""
 
     def leaf_job(self, workers: int = 2, *, first: int = 0, total: int = 4, **options: Any) -> Job:
         """Make the job of a leaf: consecutive ranks from `first` on, the spine behind port 7."""
@@ -50,31 +50,35 @@ class TreeCase(SwitchCase):
         leaves = tuple(make_leaf(members[0], members, port=1 + at) for at, members in enumerate(ranks))
         return self.job(make_workers(workers), leaves=leaves, **options)
 
-    def partial(
+    def send_partial(
         self, job: Job, number: int, values: bytes, by: Iterable[int], *events: Event, **header: int
     ) -> list[OutputFrame]:
-        """A leaf's partial sum arrives, and does this."""
+        """Send a PARTIAL of leaf `number`, require these events, and return the frames that left."""
         leaf = next(leaf for leaf in job.spec.leaves if leaf.number == number)
         outputs = self.send(leaf.port, from_relative(job, leaf, Kind.PARTIAL, values, by=by, **header))
         self.assertEqual(self.outcome.events, events)
         return outputs
 
-    def result(self, job: Job, values: bytes, by: Iterable[int], *events: Event, **header: int) -> list[OutputFrame]:
-        """The parent's RESULT arrives, and does this."""
+    def send_result(
+        self, job: Job, values: bytes, by: Iterable[int], *events: Event, **header: int
+    ) -> list[OutputFrame]:
+        """Send a RESULT of the parent, require these events, and return the frames that left."""
         frame = from_relative(job, self.parent(job), Kind.RESULT, values, by=by, **header)
         outputs = self.send(self.parent(job).port, frame)
         self.assertEqual(self.outcome.events, events)
         return outputs
 
-    def update_does(self, job: Job, rank: int, values: bytes, *events: Event, **header: int) -> list[OutputFrame]:
-        """A worker's UPDATE arrives, and does this."""
+    def send_checked_update(
+        self, job: Job, rank: int, values: bytes, *events: Event, **header: int
+    ) -> list[OutputFrame]:
+        """Send an UPDATE of a worker, require these events, and return the frames that left."""
         worker = next(worker for worker in job.spec.workers if worker.rank == rank)
         outputs = self.send(worker.port, self.update_of(job, rank, values, **header))
         self.assertEqual(self.outcome.events, events)
         return outputs
 
     def update_of(self, job: Job, rank: int, values: bytes, **header: int) -> bytes:
-        """Return a worker's UPDATE."""
+        """Return the frame of a worker's UPDATE."""
         return update(job, rank, values, **header)
 
     def parent(self, job: Job) -> ParentEndpoint:
@@ -82,10 +86,10 @@ class TreeCase(SwitchCase):
         assert job.spec.parent is not None
         return job.spec.parent
 
-    def went_up(
+    def assert_partial_sent(
         self, job: Job, outputs: list[OutputFrame], by: Iterable[int], *, op: int = Op.ADD32, flags: int = 0
     ) -> NDArray[Any]:
-        """One PARTIAL left towards the parent, with these ranks in it. Return its lanes."""
+        """Check that `outputs` is one PARTIAL to the parent, with the ranks `by` as contributors. Return its lanes."""
         ((port, frame),) = outputs
         header = hopsum_header(frame)
         self.assertEqual(
@@ -94,10 +98,10 @@ class TreeCase(SwitchCase):
         self.assertEqual((header.contributors, header.flags, header.op), (_bits(by), flags, op))
         return lanes_of(op, np.frombuffer(payload_of(frame), np.uint8))
 
-    def went_to_all(
+    def assert_result_sent(
         self, job: Job, outputs: list[OutputFrame], by: Iterable[int], *, op: int = Op.ADD32
     ) -> NDArray[Any]:
-        """RESULT left to every worker and leaf of the job. Return its lanes."""
+        """Check that `outputs` are a RESULT of the ranks `by` to every worker and leaf of the job. Return its lanes."""
         children = [
             *((one.port, one.rank) for one in job.spec.workers),
             *((one.port, one.number) for one in job.spec.leaves),
@@ -114,11 +118,11 @@ class LeafSendsItsSumUp(TreeCase):
 
     def runTest(self) -> None:
         job = self.leaf_job(3, first=4, total=8)
-        self.assertEqual(self.update_does(job, 4, lanes32(1), Event.ADDED), [])
-        self.update_does(job, 6, lanes32(10), Event.ADDED)
-        outputs = self.update_does(job, 5, lanes32(100), Event.ADDED, Event.CLOSED)
+        self.assertEqual(self.send_checked_update(job, 4, lanes32(1), Event.ADDED), [])
+        self.send_checked_update(job, 6, lanes32(10), Event.ADDED)
+        outputs = self.send_checked_update(job, 5, lanes32(100), Event.ADDED, Event.CLOSED)
         # T4: the parent knows the leaf by its first rank, and takes the contributors from the packet.
-        self.assert_lanes(self.went_up(job, outputs, (4, 5, 6)), 111)
+        self.assert_lanes(self.assert_partial_sent(job, outputs, (4, 5, 6)), 111)
         self.holds(job, job.spec.workers[0], State.CLOSED, held=1, by=(4, 5, 6))
 
 
@@ -127,16 +131,16 @@ class LeafPassesTheResultDown(TreeCase):
 
     def runTest(self) -> None:
         job = self.leaf_job()
-        self.update_does(job, 0, lanes32(1), Event.ADDED)
-        self.went_up(job, self.update_does(job, 1, lanes32(2), Event.ADDED, Event.CLOSED), (0, 1))
+        self.send_checked_update(job, 0, lanes32(1), Event.ADDED)
+        self.assert_partial_sent(job, self.send_checked_update(job, 1, lanes32(2), Event.ADDED, Event.CLOSED), (0, 1))
         # T1: from here on the leaf answers with the final values and contributors.
-        outputs = self.result(job, lanes32(77), range(4), Event.TAKEN)
-        self.assert_lanes(self.went_to_all(job, outputs, range(4)), 77)
-        ((_, frame),) = self.update_does(job, 1, lanes32(2), Event.ANSWERED)
+        outputs = self.send_result(job, lanes32(77), range(4), Event.TAKEN)
+        self.assert_lanes(self.assert_result_sent(job, outputs, range(4)), 77)
+        ((_, frame),) = self.send_checked_update(job, 1, lanes32(2), Event.ANSWERED)
         self.assertEqual(hopsum_header(frame).contributors, 0b1111)
         self.holds(job, job.spec.workers[0], State.FINAL, held=1, by=range(4))
         # T2: a leaf that has the final result of the round takes no other.
-        self.assertEqual(self.result(job, lanes32(77), range(4), Event.KNOWN), [])
+        self.assertEqual(self.send_result(job, lanes32(77), range(4), Event.KNOWN), [])
 
 
 class ClosedLeafSendsAgain(TreeCase):
@@ -144,12 +148,12 @@ class ClosedLeafSendsAgain(TreeCase):
 
     def runTest(self) -> None:
         job = self.leaf_job(3, quorum=2)
-        self.update_does(job, 0, lanes32(1), Event.ADDED)
-        self.update_does(job, 1, lanes32(2), Event.ADDED, Event.CLOSED)
+        self.send_checked_update(job, 0, lanes32(1), Event.ADDED)
+        self.send_checked_update(job, 1, lanes32(2), Event.ADDED, Event.CLOSED)
         # T3: the spine may lack the partial sum, so every packet of the closed round sends it again.
         for rank, flags in ((0, 0), (1, FLUSH), (2, 0), (2, FLUSH)):
-            outputs = self.update_does(job, rank, lanes32(1), Event.RESENT, flags=flags)
-            self.assert_lanes(self.went_up(job, outputs, (0, 1), flags=flags), 3)
+            outputs = self.send_checked_update(job, rank, lanes32(1), Event.RESENT, flags=flags)
+            self.assert_lanes(self.assert_partial_sent(job, outputs, (0, 1), flags=flags), 3)
 
 
 class ClosedLeafAddsNobody(TreeCase):
@@ -166,12 +170,14 @@ class ClosedLeafAddsNobody(TreeCase):
         }
         for slot, way in enumerate(ways.values()):
             for (rank, flags), events in way:
-                first = self.update_does(job, rank, lanes32(1 + rank), *events, slot=slot, flags=flags)
+                first = self.send_checked_update(job, rank, lanes32(1 + rank), *events, slot=slot, flags=flags)
             inside = {rank for (rank, _), _ in way}
-            self.assert_lanes(self.went_up(job, first, inside, flags=flags), sum(1 + rank for rank in inside))
+            self.assert_lanes(
+                self.assert_partial_sent(job, first, inside, flags=flags), sum(1 + rank for rank in inside)
+            )
             # S4 and T3: a closed copy takes nothing more. The bytes must be those that the spine may have added.
             for rank in (2, 2, 0):
-                again = self.update_does(job, rank, lanes32(1 + rank), Event.RESENT, slot=slot, flags=flags)
+                again = self.send_checked_update(job, rank, lanes32(1 + rank), Event.RESENT, slot=slot, flags=flags)
                 self.assertEqual(again, first)
             self.holds(job, late, State.CLOSED, held=1, by=inside, slot=slot)
 
@@ -181,13 +187,13 @@ class ResultOfARoundThatIsOpen(TreeCase):
 
     def runTest(self) -> None:
         job = self.leaf_job()
-        self.update_does(job, 0, lanes32(5), Event.ADDED)
-        self.went_to_all(job, self.result(job, lanes32(9), (2, 3), Event.TAKEN), (2, 3))
+        self.send_checked_update(job, 0, lanes32(5), Event.ADDED)
+        self.assert_result_sent(job, self.send_result(job, lanes32(9), (2, 3), Event.TAKEN), (2, 3))
         # The contributors are those of the RESULT: the worker that asks is not among them.
-        ((_, frame),) = self.update_does(job, 1, lanes32(5), Event.ANSWERED)
+        ((_, frame),) = self.send_checked_update(job, 1, lanes32(5), Event.ANSWERED)
         self.assertEqual(hopsum_header(frame).contributors, 0b1100)
-        self.went_to_all(job, self.result(job, lanes32(8), (2,), Event.TAKEN, round=2), (2,))
-        ((_, frame),) = self.update_does(job, 0, lanes32(5), Event.ANSWERED, round=2)
+        self.assert_result_sent(job, self.send_result(job, lanes32(8), (2,), Event.TAKEN, round=2), (2,))
+        ((_, frame),) = self.send_checked_update(job, 0, lanes32(5), Event.ANSWERED, round=2)
         self.assertEqual(payload_of(frame), lanes32(8))
 
 
@@ -196,12 +202,16 @@ class LateResultOfAnOlderRound(TreeCase):
 
     def runTest(self) -> None:
         job = self.leaf_job()
-        self.update_does(job, 0, lanes32(1), Event.ADDED, round=3)
-        self.assertEqual(self.result(job, lanes32(9), range(4), Event.KNOWN, round=1), [])
-        self.went_up(job, self.update_does(job, 1, lanes32(2), Event.ADDED, Event.CLOSED, round=3), (0, 1))
+        self.send_checked_update(job, 0, lanes32(1), Event.ADDED, round=3)
+        self.assertEqual(self.send_result(job, lanes32(9), range(4), Event.KNOWN, round=1), [])
+        self.assert_partial_sent(
+            job, self.send_checked_update(job, 1, lanes32(2), Event.ADDED, Event.CLOSED, round=3), (0, 1)
+        )
         # Round 3 has no result yet, so no correct tree has one of round 5 (W1): the switch counts a fault.
-        self.went_to_all(job, self.result(job, lanes32(9), (2, 3), Event.FAULT, Event.TAKEN, round=5), (2, 3))
-        self.update_does(job, 0, lanes32(1), Event.STALE, round=3)
+        self.assert_result_sent(
+            job, self.send_result(job, lanes32(9), (2, 3), Event.FAULT, Event.TAKEN, round=5), (2, 3)
+        )
+        self.send_checked_update(job, 0, lanes32(1), Event.STALE, round=3)
 
 
 class FlushGoesUp(TreeCase):
@@ -209,13 +219,15 @@ class FlushGoesUp(TreeCase):
 
     def runTest(self) -> None:
         job = self.leaf_job(3, min_quorum=2)
-        self.update_does(job, 0, lanes32(1), Event.ADDED, flags=FLUSH)
+        self.send_checked_update(job, 0, lanes32(1), Event.ADDED, flags=FLUSH)
         # S8: the flag travels on, so that the spine may close at its own min_quorum.
-        outputs = self.update_does(job, 1, lanes32(2), Event.ADDED, Event.CLOSED, flags=FLUSH)
-        self.went_up(job, outputs, (0, 1), flags=FLUSH)
+        outputs = self.send_checked_update(job, 1, lanes32(2), Event.ADDED, Event.CLOSED, flags=FLUSH)
+        self.assert_partial_sent(job, outputs, (0, 1), flags=FLUSH)
         for rank in (0, 1):
-            self.update_does(job, rank, lanes32(1), Event.ADDED, slot=1)
-        self.went_up(job, self.update_does(job, 0, lanes32(1), Event.CLOSED, slot=1, flags=FLUSH), (0, 1), flags=FLUSH)
+            self.send_checked_update(job, rank, lanes32(1), Event.ADDED, slot=1)
+        self.assert_partial_sent(
+            job, self.send_checked_update(job, 0, lanes32(1), Event.CLOSED, slot=1, flags=FLUSH), (0, 1), flags=FLUSH
+        )
 
 
 class LookupsHappenOnceOnTheWay(TreeCase):
@@ -224,18 +236,21 @@ class LookupsHappenOnceOnTheWay(TreeCase):
     def runTest(self) -> None:
         leaf = self.leaf_job(table=TABLE)
         lookup = int(Op.LOOKUP_ADD8)
-        self.update_does(leaf, 0, codes(3), Event.ADDED, op=lookup)
-        outputs = self.update_does(leaf, 1, codes(15), Event.ADDED, Event.CLOSED, op=lookup)
-        self.assert_lanes(self.went_up(leaf, outputs, (0, 1), op=lookup), TABLE[3] + TABLE[15])
+        self.send_checked_update(leaf, 0, codes(3), Event.ADDED, op=lookup)
+        outputs = self.send_checked_update(leaf, 1, codes(15), Event.ADDED, Event.CLOSED, op=lookup)
+        self.assert_lanes(self.assert_partial_sent(leaf, outputs, (0, 1), op=lookup), TABLE[3] + TABLE[15])
         sums = payload(Op.ADD8, 99)
         self.assert_lanes(
-            self.went_to_all(leaf, self.result(leaf, sums, range(4), Event.TAKEN, op=lookup), range(4), op=lookup), 99
+            self.assert_result_sent(
+                leaf, self.send_result(leaf, sums, range(4), Event.TAKEN, op=lookup), range(4), op=lookup
+            ),
+            99,
         )
         spine = self.spine_job((0, 1), (2, 3))
         # A spine must not look up again: its leaves have done so, and lanes are no codes.
-        self.partial(spine, 0, payload(Op.ADD8, 200), (0, 1), Event.ADDED, op=lookup)
-        outputs = self.partial(spine, 2, payload(Op.ADD8, 50), (2, 3), Event.ADDED, Event.COMPLETED, op=lookup)
-        self.assert_lanes(self.went_to_all(spine, outputs, range(4), op=lookup), 250)
+        self.send_partial(spine, 0, payload(Op.ADD8, 200), (0, 1), Event.ADDED, op=lookup)
+        outputs = self.send_partial(spine, 2, payload(Op.ADD8, 50), (2, 3), Event.ADDED, Event.COMPLETED, op=lookup)
+        self.assert_lanes(self.assert_result_sent(spine, outputs, range(4), op=lookup), 250)
 
 
 class StaleIsPassedDown(TreeCase):
@@ -243,7 +258,7 @@ class StaleIsPassedDown(TreeCase):
 
     def runTest(self) -> None:
         job = self.leaf_job()
-        self.update_does(job, 0, lanes32(1), Event.ADDED)
+        self.send_checked_update(job, 0, lanes32(1), Event.ADDED)
         above = self.parent(job)
         stale = from_relative(job, above, Kind.STALE, by=(2, 3), round=1, held=3)
         outputs = self.send(above.port, stale)
@@ -263,10 +278,10 @@ class SpineCompletesWithItsLeaves(TreeCase):
     def runTest(self) -> None:
         job = self.spine_job((0, 1, 2), (3, 4), (63,))
         # T4: the bit of a leaf is that of its first rank. 63 is the top bit of the bitmap.
-        self.partial(job, 3, lanes32(10), (3, 4), Event.ADDED)
-        self.partial(job, 0, lanes32(1), (0, 2), Event.ADDED)
-        outputs = self.partial(job, 63, lanes32(100), (63,), Event.ADDED, Event.COMPLETED)
-        self.assert_lanes(self.went_to_all(job, outputs, (0, 2, 3, 4, 63)), 111)
+        self.send_partial(job, 3, lanes32(10), (3, 4), Event.ADDED)
+        self.send_partial(job, 0, lanes32(1), (0, 2), Event.ADDED)
+        outputs = self.send_partial(job, 63, lanes32(100), (63,), Event.ADDED, Event.COMPLETED)
+        self.assert_lanes(self.assert_result_sent(job, outputs, (0, 2, 3, 4, 63)), 111)
 
 
 class SpineAnswersItsLeaves(TreeCase):
@@ -274,16 +289,16 @@ class SpineAnswersItsLeaves(TreeCase):
 
     def runTest(self) -> None:
         job = self.spine_job((0, 1), (2, 3))
-        self.partial(job, 0, lanes32(1), (0,), Event.ADDED)
+        self.send_partial(job, 0, lanes32(1), (0,), Event.ADDED)
         # Another partial sum of the same leaf may have more workers in it. Only the first one counts (T4).
-        self.assertEqual(self.partial(job, 0, lanes32(3), (0, 1), Event.DUPLICATE), [])
-        outputs = self.partial(job, 2, lanes32(10), (2, 3), Event.ADDED, Event.COMPLETED)
-        self.assert_lanes(self.went_to_all(job, outputs, (0, 2, 3)), 11)
-        ((port, frame),) = self.partial(job, 2, lanes32(10), (2, 3), Event.ANSWERED)
+        self.assertEqual(self.send_partial(job, 0, lanes32(3), (0, 1), Event.DUPLICATE), [])
+        outputs = self.send_partial(job, 2, lanes32(10), (2, 3), Event.ADDED, Event.COMPLETED)
+        self.assert_lanes(self.assert_result_sent(job, outputs, (0, 2, 3)), 11)
+        ((port, frame),) = self.send_partial(job, 2, lanes32(10), (2, 3), Event.ANSWERED)
         header = hopsum_header(frame)
         self.assertEqual((port, header.worker, header.contributors), (2, 2, 0b1101))
-        self.partial(job, 2, lanes32(5), (2,), Event.ADDED, round=3)
-        ((port, frame),) = self.partial(job, 0, lanes32(5), (1,), Event.STALE, round=1)
+        self.send_partial(job, 2, lanes32(5), (2,), Event.ADDED, round=3)
+        ((port, frame),) = self.send_partial(job, 0, lanes32(5), (1,), Event.STALE, round=1)
         self.assertEqual((port, hopsum_header(frame).held), (1, 3))
 
 
@@ -292,11 +307,11 @@ class SpineWithAWorkerOfItsOwn(TreeCase):
 
     def runTest(self) -> None:
         job = self.spine_job((8, 9), (4, 5), workers=1, min_quorum=2)
-        self.partial(job, 8, lanes32(1), (8, 9), Event.ADDED, flags=FLUSH)
-        outputs = self.update_does(job, 0, lanes32(10), Event.ADDED)
+        self.send_partial(job, 8, lanes32(1), (8, 9), Event.ADDED, flags=FLUSH)
+        outputs = self.send_checked_update(job, 0, lanes32(10), Event.ADDED)
         self.assertEqual(outputs, [])
-        outputs = self.partial(job, 8, lanes32(1), (8, 9), Event.COMPLETED, flags=FLUSH)
-        self.assert_lanes(self.went_to_all(job, outputs, (0, 8, 9)), 11)
+        outputs = self.send_partial(job, 8, lanes32(1), (8, 9), Event.COMPLETED, flags=FLUSH)
+        self.assert_lanes(self.assert_result_sent(job, outputs, (0, 8, 9)), 11)
 
 
 class AMiddleSwitchHasBoth(TreeCase):
@@ -305,10 +320,10 @@ class AMiddleSwitchHasBoth(TreeCase):
     def runTest(self) -> None:
         leaves = (make_leaf(0, (0, 1), port=1), make_leaf(2, (2, 3), port=2))
         job = self.job((), leaves=leaves, parent=make_parent(0, workers=8))
-        self.partial(job, 2, lanes32(2), (2, 3), Event.ADDED)
-        outputs = self.partial(job, 0, lanes32(1), (1,), Event.ADDED, Event.CLOSED)
-        self.assert_lanes(self.went_up(job, outputs, (1, 2, 3)), 3)
-        self.went_to_all(job, self.result(job, lanes32(50), range(8), Event.TAKEN), range(8))
+        self.send_partial(job, 2, lanes32(2), (2, 3), Event.ADDED)
+        outputs = self.send_partial(job, 0, lanes32(1), (1,), Event.ADDED, Event.CLOSED)
+        self.assert_lanes(self.assert_partial_sent(job, outputs, (1, 2, 3)), 3)
+        self.assert_result_sent(job, self.send_result(job, lanes32(50), range(8), Event.TAKEN), range(8))
 
 
 class StrangersToTheTree(TreeCase):
@@ -346,7 +361,7 @@ class WhoMayBeInAPartialSum(TreeCase):
             self.refused(below.port, from_relative(job, below, Kind.PARTIAL, lanes32(1), by=by), Drop.BAD_CONTRIBUTORS)
         top = from_relative(job, below, Kind.PARTIAL, payload(Op.MAX32, 1 << 31), by=(0,), op=Op.MAX32)
         self.refused(below.port, top, Drop.BAD_VALUE)
-        self.partial(job, 0, lanes32(1), (1,), Event.ADDED)
+        self.send_partial(job, 0, lanes32(1), (1,), Event.ADDED)
 
 
 class EveryOperationInATree(TreeCase):
@@ -359,11 +374,11 @@ class EveryOperationInATree(TreeCase):
         others = {Op.OR: 7, Op.MAX32: 6, CODES: 9}
         for round_, (op, expected) in enumerate(((op, others.get(op, 11)) for op in Op if op in TREE_OPS), 1):
             lane_op = wide.get(op, op)
-            self.partial(job, 0, payload(lane_op, 5), (0, 1), Event.ADDED, op=op, round=round_)
-            outputs = self.partial(
+            self.send_partial(job, 0, payload(lane_op, 5), (0, 1), Event.ADDED, op=op, round=round_)
+            outputs = self.send_partial(
                 job, 2, payload(lane_op, 6), (2, 3), Event.ADDED, Event.COMPLETED, op=op, round=round_
             )
-            self.assert_lanes(self.went_to_all(job, outputs, range(4), op=op), expected)
+            self.assert_lanes(self.assert_result_sent(job, outputs, range(4), op=op), expected)
 
 
 class ResultsOfCodesInATree(TreeCase):
@@ -377,23 +392,25 @@ class ResultsOfCodesInATree(TreeCase):
         leaves = [self.leaf_job(first=first, table4=table) for first in (0, 2)]
         root = self.spine_job((0, 1), (2, 3), table4=table)
         for first, leaf in zip((0, 2), leaves, strict=True):
-            self.update_does(leaf, first, codes(codes_up[first]), Event.ADDED, op=CODES)
-            outputs = self.update_does(leaf, first + 1, codes(codes_up[first + 1]), Event.ADDED, Event.CLOSED, op=CODES)
+            self.send_checked_update(leaf, first, codes(codes_up[first]), Event.ADDED, op=CODES)
+            outputs = self.send_checked_update(
+                leaf, first + 1, codes(codes_up[first + 1]), Event.ADDED, Event.CLOSED, op=CODES
+            )
             sums = values[codes_up[first : first + 2]].sum(axis=0)
-            up = self.went_up(leaf, outputs, (first, first + 1), op=CODES)
+            up = self.assert_partial_sent(leaf, outputs, (first, first + 1), op=CODES)
             self.assert_lanes(up.view(np.int8), sums)
             self.assertEqual(len(outputs[0].frame), PAYLOAD_AT + 1024)
             done = (Event.ADDED, Event.COMPLETED) if first else (Event.ADDED,)
-            outputs = self.partial(root, first, up.tobytes(), (first, first + 1), *done, op=CODES)
+            outputs = self.send_partial(root, first, up.tobytes(), (first, first + 1), *done, op=CODES)
         expected = np.searchsorted(thresholds, values[codes_up].sum(axis=0) + 128 >> 1, side="right")
-        self.assert_lanes(self.went_to_all(root, outputs, range(4), op=CODES), expected)
+        self.assert_lanes(self.assert_result_sent(root, outputs, range(4), op=CODES), expected)
         down = payload_of(outputs[0].frame)
-        again = self.partial(root, 0, bytes(1024), (0,), Event.ANSWERED, op=CODES)
+        again = self.send_partial(root, 0, bytes(1024), (0,), Event.ANSWERED, op=CODES)
         self.assertEqual(payload_of(again[0].frame), down)
         for first, leaf in zip((0, 2), leaves, strict=True):
-            outputs = self.result(leaf, down, range(4), Event.TAKEN, op=CODES)
-            self.assert_lanes(self.went_to_all(leaf, outputs, range(4), op=CODES), expected)
-            again = self.update_does(leaf, first, codes(codes_up[first]), Event.ANSWERED, op=CODES)
+            outputs = self.send_result(leaf, down, range(4), Event.TAKEN, op=CODES)
+            self.assert_lanes(self.assert_result_sent(leaf, outputs, range(4), op=CODES), expected)
+            again = self.send_checked_update(leaf, first, codes(codes_up[first]), Event.ANSWERED, op=CODES)
             self.assertEqual({payload_of(output.frame) for output in (*outputs, *again)}, {down})
 
 
@@ -404,10 +421,10 @@ class CodesOfARoundThatALeafDoesNotKnow(TreeCase):
         self.require(CODES)
         leaf = self.leaf_job(table4=TABLES["table4"])
         down = pack_codes((np.arange(1024) * 7 // 3 % 16).astype(np.uint8)).tobytes()
-        self.result(leaf, down, range(4), Event.TAKEN, op=CODES)
-        outputs = self.update_does(leaf, 1, codes(3), Event.ANSWERED, op=CODES)
+        self.send_result(leaf, down, range(4), Event.TAKEN, op=CODES)
+        outputs = self.send_checked_update(leaf, 1, codes(3), Event.ANSWERED, op=CODES)
         self.assertEqual(payload_of(outputs[0].frame), down)
-        self.result(leaf, down, range(4), Event.KNOWN, op=CODES)
+        self.send_result(leaf, down, range(4), Event.KNOWN, op=CODES)
 
 
 class RootWithoutThresholds(TreeCase):
@@ -416,11 +433,11 @@ class RootWithoutThresholds(TreeCase):
     def runTest(self) -> None:
         self.require(CODES)
         root = self.spine_job((0, 1), (2, 3))
-        self.partial(root, 0, payload(Op.ADD8, 5), (0, 1), Event.ADDED, op=CODES)
+        self.send_partial(root, 0, payload(Op.ADD8, 5), (0, 1), Event.ADDED, op=CODES)
         last = from_relative(root, root.spec.leaves[1], Kind.PARTIAL, payload(Op.ADD8, 6), by=(2, 3), op=CODES)
         for _ in range(2):
             self.refused(root.spec.leaves[1].port, last, Drop.NO_TABLE)
-        self.partial(root, 0, payload(Op.ADD8, 5), (0, 1), Event.ADDED, op=Op.ADD8, round=2)
+        self.send_partial(root, 0, payload(Op.ADD8, 5), (0, 1), Event.ADDED, op=Op.ADD8, round=2)
 
 
 class SumsAndCodesOfTheOtherSize(TreeCase):
@@ -453,7 +470,7 @@ class SumsAndCodesOfTheOtherSize(TreeCase):
             self.refused(worker.port, update(leaf, 0, payload(op, 1), op=op), Drop.NO_TABLE)
         wrong = resized(update(leaf, 0, codes(1), op=CODES), bytes(768))
         self.refused(leaf.spec.workers[0].port, wrong, Drop.BAD_LENGTH)
-        self.went_to_all(leaf, self.send(above.port, right), range(4), op=CODES)
+        self.assert_result_sent(leaf, self.send(above.port, right), range(4), op=CODES)
 
 
 def _bits(ranks: Iterable[int]) -> int:

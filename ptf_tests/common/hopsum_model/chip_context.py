@@ -3,7 +3,7 @@
 
 The harness reads the same file, and computes the row of an entry by the hash functions in it. It looks for a bit's key
 by `field_name`. Where two keys of a table are parts of one field (c0 and c1 of the lookup tables), that is the first
-one's, and `global_name` with the bit's number tells which is meant. `repaired` puts the right key there.
+one's, and `global_name` with the bit's number tells which is meant. `repair_context` puts the right key there.
 
 The harness adds constant entries too. It writes a ternary value without leading zeros and takes a leading `*` for all
 higher bits, so that 0 &&& 0xfe becomes any value. `without_constants` and `constant_entries` do without it.
@@ -61,7 +61,7 @@ class HashWay:
         return column if column < _RAMS_OF_A_SIDE else _RAMS_IN_A_ROW + _RAMS_OF_A_SIDE - 1 - column
 
     def place(self, match: Mapping[str, int]) -> tuple[tuple[int, ...], int]:
-        """Return the memories and the row of an entry. `match` is `ContextTable.shifted`. Raises ModelError."""
+        """Return memories and row of an entry. `match` comes from `ContextTable.shift_keys`. Raises ModelError."""
         return self.memories[_hash(self._memory_bits, match)], _hash(self._row_bits, match)
 
 
@@ -111,12 +111,12 @@ class ContextTable:
         self.stages = [StageTable(stage) for stage in told["match_attributes"]["stage_tables"]]
         self.exact = self.stages[0].exact
 
-    def shifted(self, match: Mapping[str, int]) -> dict[str, int]:
-        """Return the values of keys as the harness takes them."""
+    def shift_keys(self, match: Mapping[str, int]) -> dict[str, int]:
+        """Return the keys with their values shifted to their fields' lowest bits, as the harness takes them."""
         return {name: value << self.low_bits.get(name, 0) for name, value in match.items()}
 
     def slots(self, match: Mapping[str, int]) -> Iterator[Slot]:
-        """Yield the places that an entry of an exact table may have. `match` is `shifted`."""
+        """Yield the places that an entry of an exact table may have. `match` is what `shift_keys` returns."""
         first = 0
         for stage in reversed(self.stages):
             share = len(stage.entries)
@@ -135,7 +135,7 @@ class ContextTable:
         return sum(stage.tcam_rows for stage in self.stages)
 
 
-def repaired(context: Json) -> Json:
+def repair_context(context: Json) -> Json:
     """Return a copy of a context, whose hash functions name the right keys. The module says why."""
     fixed = copy.deepcopy(context)
     for table in fixed["tables"]:

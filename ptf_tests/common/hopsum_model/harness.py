@@ -52,7 +52,7 @@ def complaints(lines: Iterable[str]) -> list[str]:
 
 
 class Harness:
-    """One running harness. Construction starts it. It loads its program until it is `ready`. `close` ends it.
+    """One running harness. Construction starts it. `wait_until_ready` waits for its program. `close` ends it.
 
     command: the harness's program and its arguments.
     folder: its working directory, which gets its observation log.
@@ -71,16 +71,16 @@ class Harness:
         self._commands = _pipe(self._process.stdin)
         self._observed = self._observed_path.open()
 
-    def ready(self) -> list[str]:
+    def wait_until_ready(self) -> list[str]:
         """Wait until the program is loaded. Return the harness's lines until then. Raises ModelError when it ends."""
         return self.run([])
 
     def run(self, commands: Sequence[str]) -> list[str]:
-        """Let the harness run commands. Return its lines, complaints among them. Raises ModelError when it ends."""
+        """Run commands and wait for them. Return the harness's lines and complaints. Raises ModelError when it ends."""
         return [line for part in _parts(commands) for line in self._run(part)]
 
-    def do(self, commands: Sequence[str]) -> list[str]:
-        """Let the harness run commands. Return the lines that it says. Raises ModelError when it complains or ends."""
+    def run_checked(self, commands: Sequence[str]) -> list[str]:
+        """Run commands and wait for them. Return the harness's lines. Raises ModelError when it complains or ends."""
         said = self.run(commands)
         if found := complaints(said):
             raise ModelError(f"the harness complains: {'; '.join(found[:5])} ({len(found)} in all)")
@@ -100,8 +100,8 @@ class Harness:
             said.append(text)
         raise ModelError(f"the harness ended: {' | '.join(said[-10:])}")
 
-    def left(self) -> list[LeftFrame]:
-        """Return the frames that have left since the last call."""
+    def drain_frames(self) -> list[LeftFrame]:
+        """Return the frames that have left since the last call. Does not wait."""
         return [parse_observed(line) for line in self._observed if line.strip()]
 
     def close(self) -> None:

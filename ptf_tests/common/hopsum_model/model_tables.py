@@ -70,7 +70,7 @@ class _Ternary:
 
     def __init__(self, table: ContextTable, never: Mapping[str, int]) -> None:
         self._table = table
-        self._never = {name: value for name, value in table.shifted(never).items() if name in table.low_bits}
+        self._never = {name: value for name, value in table.shift_keys(never).items() if name in table.low_bits}
         # popitem takes the row that was put in last, so rows are used from 0 on.
         self._free = dict.fromkeys(reversed(range(table.tcam_rows())))
         self._of: dict[Key, tuple[int, str]] = {}
@@ -105,7 +105,7 @@ class ModelTables:
     def add(self, table: str, match: Mapping[str, int], action: str, params: Mapping[str, int]) -> list[str]:
         """Note a new entry, and return the commands that add it, which may move others. Raises ModelError: no room."""
         told, entries = self._table(table)
-        shifted = told.shifted(match)
+        shifted = told.shift_keys(match)
         keys = " ".join(f"{name}:{value:#x}" for name, value in shifted.items())
         values = ", ".join(f"{name}:{value:#x}" for name, value in params.items())
         return list(entries.add(_key(shifted), f"add {told.name} {{address}} {keys} {action}({values})"))
@@ -116,7 +116,7 @@ class ModelTables:
         Raises KeyError when there is no such entry, and ModelError when the harness cannot take it away.
         """
         told, entries = self._table(table)
-        return list(entries.clear(_key(told.shifted(match))))
+        return list(entries.clear(_key(told.shift_keys(match))))
 
     def _table(self, name: str) -> tuple[ContextTable, _Exact | _Ternary]:
         if name not in self._tables:

@@ -50,7 +50,7 @@ class Packet:
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class AdmittedPacket:
     """A packet that may touch its job's slots, with the results of the tables."""
 
     packet: Packet
@@ -99,7 +99,7 @@ PACKET_CHECKS: Final[tuple[tuple[Drop, Callable[[Packet], bool]], ...]] = (
     (Drop.BAD_LENGTH, lambda packet: not packet.lengths_fit or packet.header.length != _payload_bytes(packet)),
 )
 
-JOB_CHECKS: Final[tuple[tuple[Drop, Callable[[Admitted], bool]], ...]] = (
+JOB_CHECKS: Final[tuple[tuple[Drop, Callable[[AdmittedPacket], bool]], ...]] = (
     (Drop.WRONG_PORT, lambda a: a.packet.source.port != a.worker.port),
     (
         Drop.WRONG_SOURCE,
@@ -139,7 +139,7 @@ def _are_below(packet: Packet, leaf: LeafConfig) -> bool:
     return inside != 0 and not inside & ~leaf.members
 
 
-def _lacks_table(admitted: Admitted) -> bool:
+def _lacks_table(admitted: AdmittedPacket) -> bool:
     op = admitted.packet.header.op
     return SHAPES[op].has_codes and admitted.job.table_of(op) is None
 
@@ -148,7 +148,7 @@ def _has_top_bit(packet: Packet) -> bool:
     return bool((lanes(packet.header.op, packet.payload) >> 31).any())
 
 
-def admit(packet: Packet, jobs: Mapping[int, JobConfig]) -> Admitted | Drop:
+def admit(packet: Packet, jobs: Mapping[int, JobConfig]) -> AdmittedPacket | Drop:
     """Return the packet with its job and sender, or the reason of its drop. `jobs` is keyed by generation."""
     job = jobs.get(packet.header.generation)
     packet = replace(packet, relative=None if job is None else _relative(packet.header, job))
@@ -160,7 +160,7 @@ def admit(packet: Packet, jobs: Mapping[int, JobConfig]) -> Admitted | Drop:
     worker = packet.relative or job.worker(packet.header.worker)
     if worker is None:
         return Drop.UNKNOWN_WORKER
-    admitted = Admitted(packet, job, worker)
+    admitted = AdmittedPacket(packet, job, worker)
     return next((reason for reason, fails in JOB_CHECKS if fails(admitted)), admitted)
 
 

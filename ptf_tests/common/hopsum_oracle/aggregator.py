@@ -2,7 +2,7 @@
 """The switch in Python: the oracle of the tests of data planes and workers.
 
     decision.decide, decide_at_leaf  the protocol's table: tag, seen, ctr, contributors
-    leaf.take_result, relay_stale    the same for what comes from a leaf's parent
+    leaf.decide_on_result            the same for a RESULT of a leaf's parent, and decide_on_stale for its STALE
     Aggregator.receive               one datagram: admission, table, lanes, replies as header and payload
     frame_aggregator.FrameAggregator the same for whole frames, with plain forwarding and exact reply frames
 
@@ -29,9 +29,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum_oracle.admission import Admitted, Packet, Source, admit, read_header
+from hopsum_oracle.admission import AdmittedPacket, Packet, Source, admit, read_header
 from hopsum_oracle.decision import CLOSED, FINAL, Copy, Decision, Reply, Update, decide, decide_at_leaf, is_new
-from hopsum_oracle.leaf import relay_stale, take_result
+from hopsum_oracle.leaf import decide_on_result, decide_on_stale
 from hopsum_oracle.registers import Registers, look_up
 from hopsum_oracle.switch_config import AggregatorConfig, JobConfig, LeafConfig, ParentConfig, WorkerConfig
 from hopsum_wire import HOPSUM_BYTES, Drop, Event, Flag, Header, Kind, State
@@ -138,7 +138,7 @@ class Aggregator:
         self.drops[reason] += 1
         return PacketOutcome(drop=reason)
 
-    def _probe(self, admitted: Admitted) -> PacketOutcome:
+    def _probe(self, admitted: AdmittedPacket) -> PacketOutcome:
         asked, job, index = admitted.packet.header, admitted.job, _index(admitted)
         copy = self.registers.copies[index]
         base = replace(asked, kind=Kind.STATE, held=0, contributors=0, count=State.EMPTY)
@@ -151,7 +151,7 @@ class Aggregator:
         outputs = (OutputPacket(admitted.worker, base, b""),)
         return PacketOutcome(Drop.NONE, job.job_index, (Event.PROBED,), Reply.NONE, outputs)
 
-    def _slot(self, admitted: Admitted) -> PacketOutcome:
+    def _slot(self, admitted: AdmittedPacket) -> PacketOutcome:
         header, job, index = admitted.packet.header, admitted.job, _index(admitted)
         copy, update = self.registers.copies[index], _update(header)
         if header.kind != Kind.STALE:
@@ -174,7 +174,7 @@ class Aggregator:
         outputs = self._replies(admitted, decision, index)
         return PacketOutcome(Drop.NONE, job.job_index, decision.events, decision.reply, outputs)
 
-    def _replies(self, admitted: Admitted, decision: Decision, index: int) -> tuple[OutputPacket, ...]:
+    def _replies(self, admitted: AdmittedPacket, decision: Decision, index: int) -> tuple[OutputPacket, ...]:
         packet, reply = admitted.packet.header, decision.reply
         if reply is Reply.NONE:
             return ()
@@ -209,14 +209,14 @@ def _update(header: Header) -> Update:
 
 def _decide(kind: int, job: JobConfig, copy: Copy, update: Update) -> Decision:
     if kind == Kind.STALE:
-        return relay_stale(copy)
+        return decide_on_stale(copy)
     if kind == Kind.RESULT:
-        return take_result(copy, update)
+        return decide_on_result(copy, update)
     table = decide if job.parent is None else decide_at_leaf
     return table(copy, update, quorum=job.quorum, min_quorum=job.min_quorum)
 
 
-def _lanes(admitted: Admitted) -> NDArray[np.uint8]:
+def _lanes(admitted: AdmittedPacket) -> NDArray[np.uint8]:
     """Return the lanes that a packet carries, as they came, looked up or unpacked, as bytes."""
     header, arrived = admitted.packet.header, admitted.packet.payload
     if header.kind == Kind.RESULT:
@@ -243,7 +243,7 @@ def _lacks_thresholds(job: JobConfig, op: int, reply: Reply) -> bool:
     return is_result and shape_of(op).down_codes and job.parent is None and job.thresholds_of(op) is None
 
 
-def _index(admitted: Admitted) -> int:
+def _index(admitted: AdmittedPacket) -> int:
     """Return which copy a packet means."""
     header = admitted.packet.header
     # Two copies for each slot: rounds of one parity meet in one copy, so the round before stays answerable.

@@ -84,8 +84,8 @@ class Reply(Enum):
     STALE_TO_ALL = auto()
 
 
-class Closes(Enum):
-    """The threshold that completes the copy after this packet."""
+class CloseThreshold(Enum):
+    """The number of contributions that ends the collection of a copy after this packet."""
 
     AT_NEED = auto()
     AT_MIN_QUORUM_IF_FLUSH = auto()
@@ -96,18 +96,20 @@ class DecisionRow(NamedTuple):
     """One line of the transition table."""
 
     lanes: LaneAction
-    closes: Closes
+    closes: CloseThreshold
     reply: Reply
     event: Event
 
 
 TABLE: Final[dict[PacketClass, DecisionRow]] = {
-    PacketClass.NEW: DecisionRow(LaneAction.WRITE, Closes.AT_NEED, Reply.NONE, Event.ADDED),
-    PacketClass.FIRST: DecisionRow(LaneAction.ADD, Closes.AT_NEED, Reply.NONE, Event.ADDED),
-    PacketClass.REPEAT: DecisionRow(LaneAction.KEEP, Closes.AT_MIN_QUORUM_IF_FLUSH, Reply.NONE, Event.DUPLICATE),
-    PacketClass.COMPLETE: DecisionRow(LaneAction.KEEP, Closes.NEVER, Reply.RESULT_TO_SENDER, Event.ANSWERED),
-    PacketClass.CLOSED: DecisionRow(LaneAction.KEEP, Closes.NEVER, Reply.PARTIAL_TO_PARENT, Event.RESENT),
-    PacketClass.OLD: DecisionRow(LaneAction.KEEP, Closes.NEVER, Reply.STALE_TO_SENDER, Event.STALE),
+    PacketClass.NEW: DecisionRow(LaneAction.WRITE, CloseThreshold.AT_NEED, Reply.NONE, Event.ADDED),
+    PacketClass.FIRST: DecisionRow(LaneAction.ADD, CloseThreshold.AT_NEED, Reply.NONE, Event.ADDED),
+    PacketClass.REPEAT: DecisionRow(
+        LaneAction.KEEP, CloseThreshold.AT_MIN_QUORUM_IF_FLUSH, Reply.NONE, Event.DUPLICATE
+    ),
+    PacketClass.COMPLETE: DecisionRow(LaneAction.KEEP, CloseThreshold.NEVER, Reply.RESULT_TO_SENDER, Event.ANSWERED),
+    PacketClass.CLOSED: DecisionRow(LaneAction.KEEP, CloseThreshold.NEVER, Reply.PARTIAL_TO_PARENT, Event.RESENT),
+    PacketClass.OLD: DecisionRow(LaneAction.KEEP, CloseThreshold.NEVER, Reply.STALE_TO_SENDER, Event.STALE),
 }
 
 
@@ -233,7 +235,7 @@ def _merge(copy: Copy, update: Update, lanes: LaneAction, which: PacketClass) ->
     return after._replace(ctr=copy.ctr + 1, contributors=copy.contributors | update.contributors)
 
 
-def _closes(closes: Closes, ctr: int, flush: bool, quorum: int, min_quorum: int) -> bool:
-    if closes is Closes.AT_NEED:
+def _closes(closes: CloseThreshold, ctr: int, flush: bool, quorum: int, min_quorum: int) -> bool:
+    if closes is CloseThreshold.AT_NEED:
         return ctr >= (min(quorum, min_quorum) if flush else quorum)
-    return closes is Closes.AT_MIN_QUORUM_IF_FLUSH and flush and ctr >= min_quorum
+    return closes is CloseThreshold.AT_MIN_QUORUM_IF_FLUSH and flush and ctr >= min_quorum

@@ -49,8 +49,8 @@ def parent_result_class(copy: Copy, result: Update) -> ParentResultClass:
     return ParentResultClass.OPEN if result.round == copy.round and copy.ctr != FINAL else ParentResultClass.KNOWN
 
 
-def take_result(copy: Copy, result: Update) -> Decision:
-    """Apply the table to one RESULT of the parent, already admitted, and one copy. Return the decision.
+def decide_on_result(copy: Copy, result: Update) -> Decision:
+    """Return the table's decision on one RESULT of the parent, already admitted, and one copy.
 
     Nothing is changed. `result.bit` means nothing.
     """
@@ -69,6 +69,6 @@ def _final(copy: Copy, result: Update, which: ParentResultClass) -> Copy:
     return Copy(result.generation, result.round, seen, FINAL, result.contributors)
 
 
-def relay_stale(copy: Copy) -> Decision:
+def decide_on_stale(copy: Copy) -> Decision:
     """Return the decision on a STALE of the parent: it goes to all children, and the copy stays as it is (T6)."""
     return Decision(copy, LaneAction.KEEP, Reply.STALE_TO_ALL, (Event.RELAYED,))

@@ -64,12 +64,15 @@ def list_cases(chosen: Sequence[str] = (), folder: Path = CASES) -> list[str]:
     return ptf_command.list_cases(chosen, folder)
 
 
-def meanings(folder: Path = CASES) -> Iterator[tuple[str, str]]:
-    """Yield name and first line of the docstring of every class in the case modules, in the order of the files."""
+def case_summaries(folder: Path = CASES) -> Iterator[tuple[str, str]]:
+    """Yield name and first line of the docstring of every class in the case modules, in the order of the files.
+
+    The line is empty for a class without a docstring.
+    """
     for path in sorted(folder.glob("*.py")):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef):
-                yield f"{path.stem}.{node.name}", (ast.get_docstring(node) or "").splitlines()[0]
+                yield f"{path.stem}.{node.name}", (ast.get_docstring(node) or "").partition("\n")[0]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -82,13 +85,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--logs", type=Path, help="keep the logs of the target in this folder")
     parser.add_argument("--folder", type=Path, default=CASES, help="folder of the cases (default %(default)s)")
     options = parser.parse_args(arguments)
+    if options.target is None and (options.record or options.logs):
+        parser.error("--record and --logs are for one target: give --target")
     try:
         cases = list_cases(options.cases, options.folder)
         if options.list:
-            said = dict(meanings(options.folder))
-            print("\n".join(f"{case:45} {said[case]}" for case in cases))
+            said = dict(case_summaries(options.folder))
+            print("\n".join(f"{case:45} {said.get(case, '')}".rstrip() for case in cases))
             return 0
-        return _run_one(options, cases) if options.target else _run_all(cases)
+        return _run_one(options, cases) if options.target else _run_all(cases, options.folder)
     except (RunnerError, TopologyError) as error:
         print(f"{options.target or 'ptf_tests/run'}: {error}", file=sys.stderr)
         return 2
@@ -109,7 +114,7 @@ def _run_one(options: argparse.Namespace, cases: Sequence[str]) -> int:
     return status or int(any(result.outcome not in allowed for result in results))
 
 
-def _run_all(cases: list[str]) -> int:
+def _run_all(cases: list[str], case_folder: Path) -> int:
     """Run every target as a command of its own, which prints its output only if it fails."""
     columns: dict[str, list[Result]] = {}
     failed = 0
@@ -122,7 +127,8 @@ def _run_all(cases: list[str]) -> int:
             print(f"==> {len(cases)} data-plane cases on {name}", flush=True)
             logs = Path(folder) / name
             # A process for each target: ptf keeps its data plane in module variables, which cannot be opened twice.
-            command = (sys.executable, str(ROOT / "ptf_tests" / "run"), "--target", name, "--logs", str(logs), *cases)
+            command = [sys.executable, str(ROOT / "ptf_tests" / "run"), "--target", name, "--logs", str(logs)]
+            command += ["--folder", str(case_folder), *cases]
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
             if done.returncode != 0:
                 print(done.stdout)

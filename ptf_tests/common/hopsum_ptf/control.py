@@ -82,11 +82,11 @@ class RecordingDevice(Device):
 def load_pipeline(target: str = "native") -> PipelineConfig:
     """Return the compiled program of this tree for a target."""
     if target == "tna" or target in MODEL_CHIPS:
-        from hopsum_ptf.tna_device import compiled, p4info_of
+        from hopsum_ptf.tna_device import dump_path, p4info_path
 
         # Tofino 1 is both an executed program and a model. Its compiled files are the same.
         program = MODEL_CHIPS[target].name if target in MODEL_CHIPS else "tofino"
-        return PipelineConfig.load(compiled(program), p4info_of(program))
+        return PipelineConfig.load(dump_path(program), p4info_path(program))
     return PipelineConfig.load(*compiled_program())
 
 

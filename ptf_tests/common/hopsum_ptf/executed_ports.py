@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hopsum_ptf.tna_device import running
+from hopsum_ptf.tna_device import process_switch
 
 _FRAME_BYTES = 65536
 _BUFFER_BYTES = 1 << 22
@@ -45,7 +45,7 @@ class ExecutedPort:
 
     def send(self, frame: bytes) -> int:
         """Run a frame through the switch, and return its length. Frames that leave arrive at their ports."""
-        for port, sent in running().exchange(self._id[1], frame):
+        for port, sent in process_switch().exchange(self._id[1], frame):
             self.ends[port](sent)
         return len(frame)
 

@@ -25,12 +25,12 @@ from hopsum_controlplane.entries import CounterValue, DefaultAction, Delete, Mod
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.p4info import P4Info, read_program
 from hopsum_model import groups
-from hopsum_model.chip_context import constant_entries, find_table, repaired, without_constants
+from hopsum_model.chip_context import constant_entries, find_table, repair_context, without_constants
 from hopsum_model.chips import MODEL_CHIPS, ModelChip, ModelError
 from hopsum_model.harness import Harness, LeftFrame, parse_counters
 from hopsum_model.model_tables import ModelTables
 from hopsum_ptf.fake_device import FakeDevice
-from hopsum_ptf.tna_device import event_cells, in_process_target, p4info_of, regroup, run_here
+from hopsum_ptf.tna_device import event_cells, in_process_target, p4info_path, regroup, set_process_switch
 from hopsum_ptf.tna_skips import SKIPS
 from hopsum_topologies import TopologyError
 from hopsum_topologies.ptf.ptf_switches import PtfTarget
@@ -65,11 +65,11 @@ class ModelDevice(FakeDevice):
     def __init__(self, chip: ModelChip, assembled: Path, harness: str) -> None:
         super().__init__(capabilities=TofinoDevice.capabilities)
         self.where = f"{chip.name}, Intel's model"
-        self.program = read_program(P4Info.from_text(p4info_of(chip.name).read_text()))
+        self.program = read_program(P4Info.from_text(p4info_path(chip.name).read_text()))
         self._chip = chip
         self._folder = Path(mkdtemp(prefix="hopsum-model-"))
         self._numbers = itertools.count()
-        self._context = repaired(json.loads((assembled / "context.json").read_text()))
+        self._context = repair_context(json.loads((assembled / "context.json").read_text()))
         self._program = self._folder / "program"
         self._program.mkdir()
         shutil.copy(assembled / chip.binary, self._program)
@@ -96,7 +96,7 @@ class ModelDevice(FakeDevice):
         packed = regroup(frame, self.program.code_group)
         self._do([f"packet {port + self._chip.first_port} {packed.hex()}", "wait"])
         # A frame on the loop port comes back into ingress: it has not left the chip.
-        left = [each for each in self._harness.left() if each.port != self._chip.loop_port]
+        left = [each for each in self._harness.drain_frames() if each.port != self._chip.loop_port]
         return [LeftFrame(each.port - self._chip.first_port, each.frame) for each in left]
 
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
@@ -106,7 +106,7 @@ class ModelDevice(FakeDevice):
         packets: Counter[int] = Counter()
         for pipe in _PIPES:
             asked = [f"check_counter {pipe}:{told['name']}({index})" for index in range(start, stop)]
-            packets.update(parse_counters(self._harness.do(asked)))
+            packets.update(parse_counters(self._harness.run_checked(asked)))
         cells = event_cells(counter, packets)
         return [CounterValue(cells.get(index, 0), 0) for index in range(start, stop)]
 
@@ -122,7 +122,7 @@ class ModelDevice(FakeDevice):
 
     def _boot(self) -> None:
         self._harness, self._spare = self._spare, self._start()
-        self._harness.ready()
+        self._harness.wait_until_ready()
         self._tables = ModelTables(self._context, _NEVER)
         self._groups: dict[int, tuple[tuple[int, int], ...]] = {}
         self._pending: list[str] = []
@@ -135,7 +135,7 @@ class ModelDevice(FakeDevice):
 
     def _do(self, commands: Sequence[str]) -> None:
         try:
-            self._harness.do(commands)
+            self._harness.run_checked(commands)
         except ModelError as error:
             raise ControlPlaneError(str(error), where=self.where) from error
 
@@ -182,7 +182,7 @@ class ModelDevice(FakeDevice):
 
 
 def open_model(chip: ModelChip) -> ModelDevice:
-    """Start the model of a chip, make it the switch of this process (`running`), and return its driver.
+    """Start the model of a chip, make it the switch of this process (`process_switch`), and return its driver.
 
     Raises ControlPlaneError when it cannot run here.
     """
@@ -190,7 +190,7 @@ def open_model(chip: ModelChip) -> ModelDevice:
     if reason is not None or harness is None:
         raise ControlPlaneError(str(reason))
     device = ModelDevice(chip, Path(os.environ[chip.assembled]), harness)
-    run_here(device)
+    set_process_switch(device)
     return device
 
 

@@ -49,7 +49,7 @@ class Links:
         """
         self.send(port, frame)
         # The frames that are due are taken before the barriers: a queue of a socket holds a few large frames only.
-        outputs = [output for output_port in sorted(expected) for output in self.take(output_port)]
+        outputs = [output for output_port in sorted(expected) for output in self.receive(output_port)]
         outputs += self._barrier(port)
         return sorted(outputs, key=lambda output: output.port)
 
@@ -59,14 +59,14 @@ class Links:
         if sent != len(frame):
             raise LinkError(f"port {port} took {sent} of {len(frame)} bytes")
 
-    def take(self, port: int, wait_s: float = _ARRIVAL_S) -> list[OutputFrame]:
+    def receive(self, port: int, wait_s: float = _ARRIVAL_S) -> list[OutputFrame]:
         """Wait for the next frame out of a port. Return it in a list, or an empty list after `wait_s` seconds."""
         found = self._dataplane.poll(device_number=0, port_number=port, timeout=wait_s)
         return [] if found.packet is None else [OutputFrame(port, bytes(found.packet))]
 
-    def count(self, port: int) -> int:
-        """Drop the frames that have come out of a port by now, and return their number."""
-        return sum(1 for _ in iter(lambda: self.take(port, 0.0), []))
+    def drain(self, port: int) -> int:
+        """Receive and drop the frames that have left a port by now, without waiting. Return their number."""
+        return sum(1 for _ in iter(lambda: self.receive(port, 0.0), []))
 
     def check_empty(self) -> None:
         """Raise LinkError when any port holds a frame, or one is still inside the switch."""
@@ -89,7 +89,7 @@ class Links:
             self.send(port, barrier)
         for output_port, barrier in barriers.items():
             while True:
-                taken = self.take(output_port)
+                taken = self.receive(output_port)
                 if not taken:
                     raise LinkError(f"no barrier frame from port {port} to port {output_port} in {_ARRIVAL_S} s")
                 if taken[0].frame == barrier:

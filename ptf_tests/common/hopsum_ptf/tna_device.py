@@ -39,12 +39,12 @@ CHIPS: Final = {"tofino": TOFINO, "tofino2": TOFINO2, "small": TOFINO}
 """The chip of each program. `small` is a build for tests (tools/dump_tna.py)."""
 
 
-def compiled(program: str) -> Path:
+def dump_path(program: str) -> Path:
     """Return the path of a program's checked-in dump of the compiler."""
     return PROGRAMS / f"{program}.ir.json.gz"
 
 
-def p4info_of(program: str) -> Path:
+def p4info_path(program: str) -> Path:
     """Return the path of a program's checked-in P4Info. `small` has none."""
     return PROGRAMS / f"{program}.p4info.txtpb"
 
@@ -55,11 +55,11 @@ class EngineDevice(FakeDevice):
     def __init__(self, name: str, loaded: dump.Node | None = None) -> None:
         super().__init__(capabilities=TofinoDevice.capabilities)
         self.where = f"{name}, executed"
-        self._loaded = dump.load(compiled(name)) if loaded is None else loaded
+        self._loaded = dump.load(dump_path(name)) if loaded is None else loaded
         self._chip: TofinoChip = CHIPS[name]
         # A new switch has empty tables, registers and counters.
         self._boot()
-        known = p4info_of(name)
+        known = p4info_path(name)
         self.program = read_program(P4Info.from_text(known.read_text())) if known.exists() else _program_of(self.switch)
 
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
@@ -69,7 +69,7 @@ class EngineDevice(FakeDevice):
 
     def exchange(self, port: int, frame: bytes) -> list[SentFrame]:
         """Send a frame into a port of the idle switch. Return the frames that leave because of it."""
-        return self.switch.settle(port, regroup(frame, self.program.code_group))
+        return self.switch.process(port, regroup(frame, self.program.code_group))
 
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
         """Return cells of a counter of the executed program, summed over all pipes, packets only."""
@@ -122,7 +122,7 @@ def event_cells(counter: str, cells: Mapping[int, int]) -> dict[int, int]:
     return {index: packets for index, packets in cells.items() if counter != "job_events" or (index + 1) % JOB_EVENTS}
 
 
-class SwitchHere(Protocol):
+class ProcessSwitch(Protocol):
     """A switch in this process: ptf's ports hand frames over and get those back that leave."""
 
     def exchange(self, port: int, frame: bytes) -> Sequence[tuple[int, bytes]]:
@@ -130,23 +130,23 @@ class SwitchHere(Protocol):
 
 
 # ptf loads the platform module by itself and cannot hand it an object, so the switch waits here.
-_running: list[SwitchHere] = []
+_running: list[ProcessSwitch] = []
 
 
 def open_executed(path: str) -> EngineDevice:
-    """Make a switch that executes a program, make it the one of this process (`running`), and return its driver.
+    """Make a switch that executes a program, make it the one of this process (`process_switch`), and return its driver.
 
     The name of the program is that of the dump at `path`, up to the first dot.
     """
     device = EngineDevice(Path(path).name.partition(".")[0])
-    run_here(device)
+    set_process_switch(device)
     return device
 
 
 @contextmanager
 def tna_target() -> Iterator[PtfTarget]:
     """Yield the compiled program of Tofino 1 as ptf's target. The switch comes up in ptf's process, not here."""
-    yield in_process_target("tna", str(compiled("tofino")), SKIPS)
+    yield in_process_target("tna", str(dump_path("tofino")), SKIPS)
 
 
 def in_process_target(name: str, address: str, skips: Mapping[str, str]) -> PtfTarget:
@@ -155,13 +155,13 @@ def in_process_target(name: str, address: str, skips: Mapping[str, str]) -> PtfT
     return PtfTarget(name, address, 0, ports, platform_arguments=EXECUTED_PORTS, skips=skips)
 
 
-def run_here(switch: SwitchHere) -> None:
-    """Make a switch the one that `running` returns in this process, in place of an earlier one."""
+def set_process_switch(switch: ProcessSwitch) -> None:
+    """Set the switch that `process_switch` returns in this process, in place of an earlier one."""
     _running[:] = [switch]
 
 
-def running() -> SwitchHere:
-    """Return the switch of this process. Raises IndexError before `run_here`."""
+def process_switch() -> ProcessSwitch:
+    """Return the switch of this process. Raises IndexError before `set_process_switch`."""
     return _running[0]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hopsum_tna.dump import TnaError, UnsupportedNodeError
-from hopsum_tna.record_layout import PIPE, Fields, Number, Truth, Type, flat
+from hopsum_tna.record_layout import PIPE, Fields, Number, Truth, Type, flat_fields
 
 
 class Undefined:
@@ -44,7 +44,7 @@ class Register:
 
     # Cells are sparse: a register has thousands, and a test touches a few.
     def __post_init__(self) -> None:
-        self.parts = [name for name, _ in flat("", self.kind)]
+        self.parts = [name for name, _ in flat_fields("", self.kind)]
 
     def touch(self, index: int, fields: Fields) -> tuple[int, ...]:
         """Return a cell of the packet's pipe, and note the packet.
@@ -110,8 +110,8 @@ def internet_checksum(data: bytes) -> int:
     return total ^ 0xFFFF
 
 
-def joined(values: Sequence[tuple[int, int]]) -> bytes:
-    """Return (value, width) pairs joined in order. Raises TnaError when they fill no whole bytes."""
+def join_bits(values: Sequence[tuple[int, int]]) -> bytes:
+    """Return the bits of (value, width) pairs in order, as bytes. Raises TnaError when they fill no whole bytes."""
     whole = bits = 0
     for value, width in values:
         whole, bits = (whole << width) | (value & ((1 << width) - 1)), bits + width

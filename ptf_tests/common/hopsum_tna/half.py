@@ -9,7 +9,7 @@ from typing import Any
 
 from hopsum_tna.dump import Node, TnaError
 from hopsum_tna.externs import Undefined
-from hopsum_tna.record_layout import PIPE, VALID, Fields, Record, Truth, Types, flat, headers
+from hopsum_tna.record_layout import PIPE, VALID, Fields, Record, Truth, Types, flat_fields, headers
 from hopsum_tna.statements import ExitError
 from hopsum_tna.tna_block import AT, DATA, OUT, Block, BlockState, TooShortError, compile_states
 
@@ -20,7 +20,7 @@ _ZERO = ("tm", "deparser", "port")
 
 
 @dataclass
-class Passed:
+class PassResult:
     """A packet after a control: its fields, and the frame that the deparser makes of it."""
 
     fields: Fields
@@ -46,7 +46,7 @@ class Half:
         assert isinstance(intrinsic, Record)
         self.intrinsic = intrinsic
 
-    def run(self, frame: bytes, port_metadata: bytes, known: dict[str, int], pipe: int = 0) -> Passed | None:
+    def run(self, frame: bytes, port_metadata: bytes, known: dict[str, int], pipe: int = 0) -> PassResult | None:
         """Run a frame through parser, control and deparser in `pipe`. Return None when the parser dropped the frame.
 
         `port_metadata` are the bytes between intrinsic metadata and frame. `known` are fields of the intrinsic
@@ -66,7 +66,7 @@ class Half:
                 step(fields)
             except ExitError:
                 continue
-        return Passed(fields, b"".join(fields[OUT]) + fields[DATA][fields[AT] :])
+        return PassResult(fields, b"".join(fields[OUT]) + fields[DATA][fields[AT] :])
 
     def _parse(self, fields: Fields) -> bool:
         name, error = "start", 0
@@ -97,7 +97,7 @@ class Half:
     def _template(self) -> Fields:
         fields: dict[str, Any] = {}
         for root, kind in self._roots.items():
-            for path, leaf in flat(root, kind):
+            for path, leaf in flat_fields(root, kind):
                 fields[path] = self._undefined.draw(leaf)
                 if root in _ZERO:
                     fields[path] = False if isinstance(leaf, Truth) else 0

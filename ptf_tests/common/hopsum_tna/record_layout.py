@@ -87,13 +87,13 @@ class Types:
         return Record(name, fields, item["node"] == "Type_Header")
 
 
-def flat(path: str, kind: Type) -> Iterator[tuple[str, Number | Truth]]:
+def flat_fields(path: str, kind: Type) -> Iterator[tuple[str, Number | Truth]]:
     """Yield all fields below `path`, valid bits left out, in the order of their declaration."""
     if not isinstance(kind, Record):
         yield path, kind
         return
     for name, inner in kind.fields:
-        yield from flat(f"{path}.{name}", inner)
+        yield from flat_fields(f"{path}.{name}", inner)
 
 
 def headers(path: str, kind: Type) -> Iterator[tuple[str, Record]]:

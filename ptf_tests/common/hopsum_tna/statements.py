@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hopsum_tna.dump import Node, TnaError, UnsupportedNodeError
-from hopsum_tna.record_layout import VALID, Fields, Number, Record, flat, headers
+from hopsum_tna.record_layout import VALID, Fields, Number, Record, flat_fields, headers
 from hopsum_tna.tna_expressions import LValue, NameScope, Value, as_width, constant
 
 Do = Callable[[Fields], object]
@@ -147,7 +147,7 @@ def _assign_record(scope: NameScope, place: LValue, right: Node) -> Do:
 
 
 def _all_names(place: LValue) -> list[str]:
-    names = [name for name, _ in flat("", place.kind)]
+    names = [name for name, _ in flat_fields("", place.kind)]
     return names + [path + VALID for path, _ in headers("", place.kind)]
 
 
@@ -174,7 +174,7 @@ def data_of(scope: NameScope, node: Node) -> list[tuple[Callable[[Fields], Any],
     value = scope.value(node)
     if isinstance(value.kind, Record):
         place = scope.place(node)
-        names = flat(place.path, place.kind)
+        names = flat_fields(place.path, place.kind)
         return [(operator.itemgetter(path), kind.width) for path, kind in names if isinstance(kind, Number)]
     if not isinstance(value.kind, Number) or not value.kind.width:
         raise UnsupportedNodeError("data without a width for a hash or a checksum", node)

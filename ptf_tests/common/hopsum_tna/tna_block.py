@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hopsum_tna.dump import Node, UnsupportedNodeError
-from hopsum_tna.externs import CounterExtern, HashExtern, Register, Undefined, internet_checksum, joined
-from hopsum_tna.record_layout import VALID, Fields, Number, Record, Truth, Type, Types, Wire, flat, headers
+from hopsum_tna.externs import CounterExtern, HashExtern, Register, Undefined, internet_checksum, join_bits
+from hopsum_tna.record_layout import VALID, Fields, Number, Record, Truth, Type, Types, Wire, flat_fields, headers
 from hopsum_tna.statements import Do, Statements, data_of, in_order, record_values
 from hopsum_tna.tna_expressions import LValue, NameScope, Value, as_width, is_valid, number_of
-from hopsum_tna.tna_tables import Bound, Key, Match, TnaTable
+from hopsum_tna.tna_tables import BoundAction, Key, Match, TnaTable
 
 DATA, AT, OUT = "$data", "$at", "$out"
 """The paths of a packet's received bytes, of the number of extracted bytes, and of its emitted pieces."""
@@ -69,7 +69,7 @@ def call_value(block: Block, scope: NameScope, node: Node) -> Value:
         return _read(instance, scope.value(given[0]))
     if isinstance(instance, HashExtern) and name == "get":
         data, get = data_of(scope, given[0]), instance.get
-        return Value(lambda f: get(joined([(read(f), width) for read, width in data])), instance.kind)
+        return Value(lambda f: get(join_bits([(read(f), width) for read, width in data])), instance.kind)
     if isinstance(instance, ChecksumExtern):
         return _checksum(scope, instance, name, given)
     if isinstance(instance, RandomNumber) and isinstance(instance.kind, Number):
@@ -146,7 +146,7 @@ def _checksum(scope: NameScope, unit: ChecksumExtern, name: str, given: list[Nod
         return Value(lambda f: internet_checksum(f.get(path, b"")), Number(16))
     if name == "update" and len(given) == 1:
         data = data_of(scope, given[0])
-        return Value(lambda f: internet_checksum(joined([(read(f), width) for read, width in data])), Number(16))
+        return Value(lambda f: internet_checksum(join_bits([(read(f), width) for read, width in data])), Number(16))
     raise UnsupportedNodeError(f"{name}() of a checksum with {len(given)} arguments")
 
 
@@ -176,7 +176,7 @@ def _extern(block: Block, scope: NameScope, name: str, instance: Any, given: lis
         data, path = data_of(scope, given[0]), instance.path
 
         def add(fields: Fields) -> None:
-            fields[path] = fields.get(path, b"") + joined([(read(fields), width) for read, width in data])
+            fields[path] = fields.get(path, b"") + join_bits([(read(fields), width) for read, width in data])
 
         return add
     if isinstance(instance, Register) and name == "write" and isinstance(instance.kind, Number):
@@ -218,10 +218,10 @@ def switch_statement(block: Block, scope: NameScope, node: Node) -> Do:
     return run
 
 
-def _apply(block: Block, table: TnaTable) -> Callable[[Fields], tuple[bool, Bound]]:
-    ready: dict[int, tuple[Bound, Do]] = {}
+def _apply(block: Block, table: TnaTable) -> Callable[[Fields], tuple[bool, BoundAction]]:
+    ready: dict[int, tuple[BoundAction, Do]] = {}
 
-    def run(fields: Fields) -> tuple[bool, Bound]:
+    def run(fields: Fields) -> tuple[bool, BoundAction]:
         found = table.look_up(fields)
         bound = found[1]
         # Compiled once for each entry; the entry is kept beside it, so that its id stays its own.
@@ -253,7 +253,7 @@ def _call_action(block: Block, scope: NameScope, name: str, given: list[Node]) -
 def _validity(block: Block, scope: NameScope, target: Node, valid: bool) -> Do:
     place = scope.place(target)
     key = place.path + VALID
-    numbers = list(flat(place.path, place.kind))
+    numbers = list(flat_fields(place.path, place.kind))
     draw = block.undefined.draw
 
     def set_valid(fields: Fields) -> None:
@@ -374,7 +374,7 @@ class Block:
         for item in node.get("parserLocals", []) + node.get("controlLocals", []):
             self._declare(item)
 
-    def perform(self, bound: Bound) -> Do:
+    def perform(self, bound: BoundAction) -> Do:
         """Return a function that runs an action on a packet with these parameters."""
         action = self.actions[bound.action]
         # P4 has no recursion, so the parameters of an action need one place only.
@@ -444,7 +444,9 @@ class Block:
         # Of the entries of a program the first that matches wins, so their ranks go down.
         for rank, entry in enumerate(told["entries"]["entries"] if "entries" in told else []):
             parts = zip(entry["keys"]["components"], keys, strict=True)
-            table.program([self._match(part, key) for part, key in parts], -rank, self._bound(entry["action"]))
+            table.add_constant_entry(
+                [self._match(part, key) for part, key in parts], -rank, self._bound(entry["action"])
+            )
             table.constant = True
         self.state.tables[table.name] = table
         return table
@@ -463,11 +465,11 @@ class Block:
             return value & mask & key.mask, mask & key.mask
         return self._constant(part, number_of(key.value)) & key.mask, key.mask
 
-    def _bound(self, call: Node) -> Bound:
+    def _bound(self, call: Node) -> BoundAction:
         name = call["method"]["path"]
         kinds = [kind for _, _, kind in self.actions[name].params]
         given = [argument["expression"] for argument in call["arguments"]]
-        return Bound(name, tuple(self._constant(part, kind) for part, kind in zip(given, kinds, strict=True)))
+        return BoundAction(name, tuple(self._constant(part, kind) for part, kind in zip(given, kinds, strict=True)))
 
     def _constant(self, node: Node, kind: Number) -> int:
         value = as_width(self.scope.value(node), kind)
@@ -501,7 +503,7 @@ class Block:
         raise UnsupportedNodeError(f"the extern {name}, {label}")
 
     def _register(self, label: str, kind: Type, given: list[Node]) -> Register:
-        initial = (0,) * len(list(flat("", kind)))
+        initial = (0,) * len(list(flat_fields("", kind)))
         if len(given) > 1:
             values = record_values(self.scope, LValue("", kind), given[1])
             initial = tuple(value.constant or 0 for _, value in values)
@@ -523,7 +525,7 @@ class Block:
                 raise UnsupportedNodeError(f"the results of {item['label']}", parameter)
             result = (f"$result.{item['name']}", out)
             names[parameter["name"]] = result
-        paths = tuple(path for path, _ in flat(cell, kind))
+        paths = tuple(path for path, _ in flat_fields(cell, kind))
         do = self.statements.compile(self.scope.inside(names), function["body"])
         return RegisterAction(register, paths, result, do)
 

@@ -27,7 +27,7 @@ from hopsum_tna.externs import CounterExtern, Undefined
 from hopsum_tna.half import Half
 from hopsum_tna.record_layout import Types
 from hopsum_tna.tna_block import BlockState
-from hopsum_tna.tna_tables import Bound, Key, Match, TnaTable
+from hopsum_tna.tna_tables import BoundAction, Key, Match, TnaTable
 
 # Number of a port: pipe in the upper bits, port of the pipe in the lower seven, on both chips.
 _PIPE_BITS = 7
@@ -116,15 +116,15 @@ class Switch:
 
     # ---- frames -------------------------------------------------------------------------------------------
 
-    def settle(self, port: int, frame: bytes) -> list[SentFrame]:
+    def process(self, port: int, frame: bytes) -> list[SentFrame]:
         """Send a frame into a port of an idle switch, run all steps, and return all frames that have left, in order."""
         self.arrive(port, frame)
         while steps := self.steps():
             self.step(steps[0])
-        return self.take()
+        return self.drain_sent()
 
-    def take(self) -> list[SentFrame]:
-        """Return the frames that have left since the last call, and forget them."""
+    def drain_sent(self) -> list[SentFrame]:
+        """Remove the frames that have left since the last call from the switch, and return them in order."""
         sent, self.traffic.sent = self.traffic.sent, []
         return sent
 
@@ -175,7 +175,7 @@ class Switch:
         return dropped
 
     def steps(self) -> list[int]:
-        """Return the possible next steps.
+        """Return the possible next steps, empty where no frame is inside.
 
         A port stands for its queues: egress serves the first one. `~port` stands for the wire of a recirculation port:
         its first frame enters ingress.
@@ -183,7 +183,7 @@ class Switch:
         return sorted(self.traffic.queues) + [~port for port in sorted(self.traffic.wires)]
 
     def step(self, step: int) -> None:
-        """Run one half of a pass: `step` is one of those that `steps` returns."""
+        """Run one half of a pass: `step` is one of those that `steps` returns. Raises KeyError for another one."""
         if step < 0:
             self.arrive(~step, _take_first(self.traffic.wires, ~step))
         else:
@@ -277,12 +277,12 @@ class TnaControl:
         bound = self._bound(found, action, params or {})
         matches = _matches(found, match)
         length = sum(mask.bit_count() for (_, mask), key in zip(matches, found.keys, strict=True) if key.match == "lpm")
-        found.change(matches, priority or length, bound)
+        found.set_entry(matches, priority or length, bound)
 
     def delete(self, table: str, match: Mapping[str, MatchValue]) -> None:
-        """Take an entry away. Raises TnaError when it is not there."""
+        """Remove an entry. Raises TnaError when it is not there."""
         found = self.table(table)
-        found.change(_matches(found, match), 0, None)
+        found.set_entry(_matches(found, match), 0, None)
 
     def set_default(self, table: str, action: str, params: Mapping[str, int] | None = None) -> None:
         """Change the default action of a table. Raises TnaError as `write`."""
@@ -315,7 +315,7 @@ class TnaControl:
     def _counter(self, name: str) -> CounterExtern:
         return self._state.counters[_one(name, self._state.counters)]
 
-    def _bound(self, table: TnaTable, action: str, params: Mapping[str, int]) -> Bound:
+    def _bound(self, table: TnaTable, action: str, params: Mapping[str, int]) -> BoundAction:
         name = table.actions[_one(action, table.actions)]
         wanted = self._state.actions[name].params
         if sorted(params) != sorted(label for label, _, _ in wanted):
@@ -326,7 +326,7 @@ class TnaControl:
             if not low <= params[label] <= kind.mask:
                 raise TnaError(f"{action} of {table.name}: {label} = {params[label]} does not fit {kind.width} bits")
             values.append(kind.wrap(params[label]))
-        return Bound(name, tuple(values))
+        return BoundAction(name, tuple(values))
 
 
 def _matches(table: TnaTable, match: Mapping[str, MatchValue]) -> list[Match]:

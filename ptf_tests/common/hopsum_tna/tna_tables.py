@@ -19,7 +19,7 @@ Match = tuple[int, int]
 
 
 @dataclass
-class Bound:
+class BoundAction:
     """An action with its control-plane parameters."""
 
     action: str
@@ -48,13 +48,13 @@ class TnaTable:
     keys: tuple[Key, ...]
     actions: Mapping[str, str]
     """The actions' names in the program, by their names in the control plane."""
-    default: Bound
+    default: BoundAction
     size: int
     constant: bool = False
-    exact: dict[tuple[int, ...], Bound] = field(default_factory=dict)
-    masked: dict[tuple[Match, ...], tuple[int, Bound]] = field(default_factory=dict)
+    exact: dict[tuple[int, ...], BoundAction] = field(default_factory=dict)
+    masked: dict[tuple[Match, ...], tuple[int, BoundAction]] = field(default_factory=dict)
     """The masked entries with their ranks. The largest rank wins. Of several entries with that rank the first wins."""
-    _found: dict[tuple[int, ...], tuple[bool, Bound]] = field(default_factory=dict)
+    _found: dict[tuple[int, ...], tuple[bool, BoundAction]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._reads = tuple(key.value.read for key in self.keys)
@@ -62,7 +62,7 @@ class TnaTable:
         self._masks = tuple(key.mask for key in self.keys)
         self.only_exact = all(key.match == "exact" for key in self.keys)
 
-    def look_up(self, fields: Fields) -> tuple[bool, Bound]:
+    def look_up(self, fields: Fields) -> tuple[bool, BoundAction]:
         """Return True and the action of the entry that fits the packet, or False and the default action."""
         key = tuple([read(fields) for read in self._reads])
         if self._signed:
@@ -73,7 +73,7 @@ class TnaTable:
             found = self._found[key] = self._search(key)
         return found
 
-    def change(self, matches: Sequence[Match], rank: int, bound: Bound | None) -> None:
+    def set_entry(self, matches: Sequence[Match], rank: int, bound: BoundAction | None) -> None:
         """Write an entry, in place of one with the same key. None removes the entry.
 
         Raises TnaError when the table is the program's own or full, or an entry to be removed does not exist.
@@ -88,17 +88,17 @@ class TnaTable:
             raise TnaError(f"table {self.name} is full: {self.size} entries")
         self._put(key, tuple(matches), rank, bound)
 
-    def program(self, matches: Sequence[Match], rank: int, bound: Bound) -> None:
+    def add_constant_entry(self, matches: Sequence[Match], rank: int, bound: BoundAction) -> None:
         """Add an entry of the program, whose rank goes down from entry to entry. A second one for a key is left out."""
         if tuple(matches) not in self.masked:
             self._put(tuple(value for value, _ in matches), tuple(matches), rank, bound)
 
-    def set_default(self, bound: Bound) -> None:
+    def set_default(self, bound: BoundAction) -> None:
         """Change the default action of the table."""
         self.default = bound
         self._found.clear()
 
-    def _put(self, key: tuple[int, ...], matches: tuple[Match, ...], rank: int, bound: Bound | None) -> None:
+    def _put(self, key: tuple[int, ...], matches: tuple[Match, ...], rank: int, bound: BoundAction | None) -> None:
         # Any change may give another answer to any key.
         self._found.clear()
         if self.only_exact:
@@ -110,11 +110,11 @@ class TnaTable:
         if bound is not None:
             self.masked[matches] = (rank, bound)
 
-    def _search(self, key: tuple[int, ...]) -> tuple[bool, Bound]:
+    def _search(self, key: tuple[int, ...]) -> tuple[bool, BoundAction]:
         if self.only_exact:
             bound = self.exact.get(key)
             return (True, bound) if bound is not None else (False, self.default)
-        best: tuple[int, Bound] | None = None
+        best: tuple[int, BoundAction] | None = None
         for matches, entry in self.masked.items():
             fits = all(value == part & mask for part, (value, mask) in zip(key, matches, strict=True))
             if fits and (best is None or entry[0] > best[0]):

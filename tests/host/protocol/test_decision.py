@@ -182,7 +182,7 @@ def mutate_generation_tag(patch: pytest.MonkeyPatch) -> None:
 
 
 def mutate_close(patch: pytest.MonkeyPatch) -> None:
-    row = DecisionRow(LaneAction.ADD, decision.Closes.NEVER, Reply.RESULT_TO_SENDER, Event.ANSWERED)
+    row = DecisionRow(LaneAction.ADD, decision.CloseThreshold.NEVER, Reply.RESULT_TO_SENDER, Event.ANSWERED)
     patch.setitem(decision.TABLE, PacketClass.COMPLETE, row)
 
 
@@ -193,7 +193,7 @@ def mutate_answer_dup(patch: pytest.MonkeyPatch) -> None:
 
 def mutate_stale_touches(patch: pytest.MonkeyPatch) -> None:
     row = decision.TABLE[PacketClass.OLD]
-    patch.setitem(decision.TABLE, PacketClass.OLD, row._replace(closes=decision.Closes.AT_NEED))
+    patch.setitem(decision.TABLE, PacketClass.OLD, row._replace(closes=decision.CloseThreshold.AT_NEED))
 
 
 def mutate_or_with_add(patch: pytest.MonkeyPatch) -> None:

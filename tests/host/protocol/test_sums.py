@@ -23,7 +23,7 @@ from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.worker import Worker
 from hopsum.protocol.worker_state import AllReduce
 from hopsum_oracle import admission, aggregator, registers
-from hopsum_oracle.admission import Admitted, Packet
+from hopsum_oracle.admission import AdmittedPacket, Packet
 from hopsum_oracle.aggregator import Aggregator, AggregatorConfig, JobConfig, OutputPacket, PacketOutcome
 from hopsum_oracle.decision import Copy, Decision, LaneAction, Update, decide
 from hopsum_oracle.frame_aggregator import FrameAggregator
@@ -196,7 +196,7 @@ def table_without(rule: str) -> Callable[[Patch], None]:
 def generation_switch(patch: Patch) -> None:
     """Any generation is taken for the admitted one."""
 
-    def any_generation(packet: Packet, *switch_and_jobs: Any) -> Admitted | Drop:
+    def any_generation(packet: Packet, *switch_and_jobs: Any) -> AdmittedPacket | Drop:
         *switch, jobs = switch_and_jobs
         one: list[JobConfig] = list(jobs.values())
         return admission.admit(packet, *switch, {packet.header.generation: one[0]})
@@ -248,7 +248,9 @@ def replies(change: Callable[[tuple[OutputPacket, ...]], tuple[OutputPacket, ...
     def patch_it(patch: Patch) -> None:
         right = Aggregator._replies
 
-        def wrong(self: Aggregator, admitted: Admitted, decision: Decision, index: int) -> tuple[OutputPacket, ...]:
+        def wrong(
+            self: Aggregator, admitted: AdmittedPacket, decision: Decision, index: int
+        ) -> tuple[OutputPacket, ...]:
             return change(right(self, admitted, decision, index))
 
         patch.setattr(Aggregator, "_replies", wrong)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from hopsum.protocol.worker import AllReduceDone
 from hopsum_oracle import aggregator
 from hopsum_oracle.decision import Copy, Decision, Update, decide
-from hopsum_oracle.leaf import take_result
+from hopsum_oracle.leaf import decide_on_result
 from hopsum_oracle.switch_config import TREE_OPS
 from hopsum_wire import Drop, Event, Op, pack_codes
 from hopsum_wire.payload import SHAPES
@@ -153,11 +153,11 @@ def final_keeps_own_contributors(patch: Patch) -> None:
     """T1: a leaf that has part of the round reports its own bitmap."""
 
     def less(copy: Copy, result: Update) -> Decision:
-        decided = take_result(copy, result)
+        decided = decide_on_result(copy, result)
         same = copy[:2] == decided.copy[:2]
         return decided._replace(copy=decided.copy._replace(contributors=copy.contributors)) if same else decided
 
-    patch.setattr(aggregator, "take_result", less)
+    patch.setattr(aggregator, "decide_on_result", less)
 
 
 def result_by_slot_only(patch: Patch) -> None:
@@ -165,9 +165,9 @@ def result_by_slot_only(patch: Patch) -> None:
 
     def less(copy: Copy, result: Update) -> Decision:
         older = copy.generation == result.generation and result.round < copy.round
-        return take_result(copy, result._replace(round=copy.round) if older else result)
+        return decide_on_result(copy, result._replace(round=copy.round) if older else result)
 
-    patch.setattr(aggregator, "take_result", less)
+    patch.setattr(aggregator, "decide_on_result", less)
 
 
 def every_partial_is_added(patch: Patch) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from hopsum_oracle.decision import TABLE, Closes, DecisionRow, LaneAction, PacketClass, Reply
+from hopsum_oracle.decision import TABLE, CloseThreshold, DecisionRow, LaneAction, PacketClass, Reply
 
 from .cases import BREACHES, WHOLE, Breach, Whole
 from .config import CHECKS, MODES, Config
@@ -39,9 +39,9 @@ REGISTERS: Final = {
     PacketClass.OLD: "as they are",
 }
 CLOSES: Final = {
-    Closes.AT_NEED: "at ctr >= need",
-    Closes.AT_MIN_QUORUM_IF_FLUSH: "with FLUSH, at ctr >= min_quorum",
-    Closes.NEVER: "never",
+    CloseThreshold.AT_NEED: "at ctr >= need",
+    CloseThreshold.AT_MIN_QUORUM_IF_FLUSH: "with FLUSH, at ctr >= min_quorum",
+    CloseThreshold.NEVER: "never",
 }
 REPLIES: Final = {
     Reply.NONE: "nothing",

@@ -22,7 +22,7 @@ from hopsum_oracle.decision import (
     decide_at_leaf,
     packet_class,
 )
-from hopsum_oracle.leaf import take_result
+from hopsum_oracle.leaf import decide_on_result
 from hopsum_wire import Event
 
 from .config import Config
@@ -245,7 +245,7 @@ def step_from_above(config: Config, node: int, cell: Cell, packet: Packet) -> tu
     result = Update(packet.generation, packet.round, 0, False, packet.content.contributors)
     if not config.on("leaf_match") and cell.copy.generation == packet.generation:
         result = result._replace(round=cell.copy.round)
-    decided = take_result(cell.copy, result)
+    decided = decide_on_result(cell.copy, result)
     if decided.reply is Reply.NONE:
         return cell, None
     copy = decided.copy

@@ -16,7 +16,7 @@ import pytest
 from hopsum_oracle.decision import (
     FINAL,
     TABLE,
-    Closes,
+    CloseThreshold,
     Copy,
     Decision,
     LaneAction,
@@ -73,8 +73,8 @@ def test_with_the_rule(breach: Breach) -> None:
     ("packet_class", "change", "kind", "trace"),
     [
         (PacketClass.COMPLETE, {"reply": Reply.NONE}, "live", "w0>U1 w1>U1 | lost"),
-        (PacketClass.REPEAT, {"lanes": LaneAction.ADD, "closes": Closes.AT_NEED}, "sum", "w0>U1 w0>U1"),
-        (PacketClass.FIRST, {"closes": Closes.NEVER}, "live", "| lost"),
+        (PacketClass.REPEAT, {"lanes": LaneAction.ADD, "closes": CloseThreshold.AT_NEED}, "sum", "w0>U1 w0>U1"),
+        (PacketClass.FIRST, {"closes": CloseThreshold.NEVER}, "live", "| lost"),
     ],
 )
 def test_the_model_runs_on_the_real_table(

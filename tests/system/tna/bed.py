@@ -23,7 +23,7 @@ from hopsum_oracle.aggregator import AggregatorConfig, PacketOutcome
 from hopsum_oracle.frame_aggregator import FrameAggregator
 from hopsum_ptf import control, frames
 from hopsum_ptf.case_places import SWITCH, make_workers
-from hopsum_ptf.tna_device import EngineDevice, compiled, regroup
+from hopsum_ptf.tna_device import EngineDevice, dump_path, regroup
 from hopsum_tna import dump
 from hopsum_tna.tna_switch import SentFrame, Switch
 from hopsum_wire import Event, Kind, Op
@@ -39,7 +39,7 @@ SMALL_BYTES = 64
 
 def program(name: str) -> dump.Node:
     """Return a program as the compiler left it, to do with what one likes."""
-    return copy.deepcopy(dump.load(compiled(name)))
+    return copy.deepcopy(dump.load(dump_path(name)))
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Bed:
 
     def settle(self, arrival: Arrival) -> list[str]:
         """Take one frame into the idle switch. Return what is wrong with all that leaves."""
-        return self.problems(self.tell([arrival]), self.switch.settle(arrival.port, arrival.frame))
+        return self.problems(self.tell([arrival]), self.switch.process(arrival.port, arrival.frame))
 
     def problems(self, told: Sequence[ToldArrival], sent: Sequence[SentFrame]) -> list[str]:
         """Return what is wrong with all that left the switch because of these arrivals, in the order of decisions."""

@@ -25,7 +25,7 @@ from hopsum_tna.externs import internet_checksum
 from hopsum_tna.record_layout import PIPE, Number, Record, Types, Wire
 from hopsum_tna.tna_expressions import NameScope, Value
 from hopsum_tna.tna_switch import SentFrame, Switch, TnaControl
-from hopsum_tna.tna_tables import Bound, Key, TnaTable
+from hopsum_tna.tna_tables import BoundAction, Key, TnaTable
 from hopsum_topologies.ptf.case_results import read_results
 
 from ...support.cases_table import CASES_ON
@@ -117,7 +117,7 @@ def test_the_checksum_of_rfc_1071() -> None:
 
 def _table(*matches: str, size: int = 4) -> TnaTable:
     keys = [Key(f"k{n}", Value(lambda f, n=n: f[n], Number(8)), match) for n, match in enumerate(matches)]
-    return TnaTable("t", tuple(keys), {"x": "x"}, Bound("miss"), size)
+    return TnaTable("t", tuple(keys), {"x": "x"}, BoundAction("miss"), size)
 
 
 def _look(table: TnaTable, *key: int) -> tuple[bool, str]:
@@ -127,26 +127,26 @@ def _look(table: TnaTable, *key: int) -> tuple[bool, str]:
 
 def test_exact_entries() -> None:
     table = _table("exact", "exact", size=1)
-    table.change([(1, 255), (2, 255)], 0, Bound("hit"))
+    table.set_entry([(1, 255), (2, 255)], 0, BoundAction("hit"))
     assert (_look(table, 1, 2), _look(table, 1, 3)) == ((True, "hit"), (False, "miss"))
     with pytest.raises(TnaError, match="full"):
-        table.change([(1, 255), (3, 255)], 0, Bound("more"))
-    table.change([(1, 255), (2, 255)], 0, None)
+        table.set_entry([(1, 255), (3, 255)], 0, BoundAction("more"))
+    table.set_entry([(1, 255), (2, 255)], 0, None)
     assert _look(table, 1, 2) == (False, "miss")
 
 
 def test_the_larger_priority_wins() -> None:
     table = _table("ternary")
-    table.change([(0, 0)], 1, Bound("any"))
-    table.change([(0x10, 0xF0)], 5, Bound("teens"))
-    table.change([(0x12, 0xFF)], 3, Bound("eighteen"))
+    table.set_entry([(0, 0)], 1, BoundAction("any"))
+    table.set_entry([(0x10, 0xF0)], 5, BoundAction("teens"))
+    table.set_entry([(0x12, 0xFF)], 3, BoundAction("eighteen"))
     assert [_look(table, key)[1] for key in (0x12, 0x1F, 0x20)] == ["teens", "teens", "any"]
 
 
 def test_of_the_programs_entries_the_first_wins() -> None:
     table = _table("ternary")
     for rank, (match, action) in enumerate([((0x12, 0xFF), "one"), ((0x10, 0xF0), "ten"), ((0, 0), "any")]):
-        table.program([match], -rank, Bound(action))
+        table.add_constant_entry([match], -rank, BoundAction(action))
     assert [_look(table, key)[1] for key in (0x12, 0x1F, 0x20)] == ["one", "ten", "any"]
 
 
@@ -157,10 +157,10 @@ def test_plain_frames_go_to_their_port() -> None:
     switch = Switch(program("small"))
     control = TnaControl(switch)
     frame = bytes.fromhex("020000000001 020000000002 88b5") + bytes(range(50))
-    assert switch.settle(3, frame) == []
+    assert switch.process(3, frame) == []
     assert control.counter("drops") == {17: 1}
     control.write("l2", {"dst": 0x020000000001}, "forward", {"port": 5})
-    assert switch.settle(3, frame) == [SentFrame(5, frame)]
+    assert switch.process(3, frame) == [SentFrame(5, frame)]
 
 
 def test_names_numbers_and_parameters_are_checked() -> None:

@@ -91,18 +91,18 @@ def test_an_answer_is_never_of_two_jobs() -> None:
         first = bed.arrival(old, 0, frames.update(old, 0, b"\x11" * 1024, op=Op.ADD32))
         again = bed.arrival(old, 1, frames.update(old, 1, b"\x22" * 1024, op=Op.ADD32))
         first_told, again_told = bed.tell([first, again])
-        assert bed.problems([first_told], bed.switch.settle(first.port, first.frame)) == []
+        assert bed.problems([first_told], bed.switch.process(first.port, first.frame)) == []
         bed.switch.arrive(again.port, again.frame)
         for _ in range(loops):
             if steps := bed.switch.steps():
                 bed.switch.step(steps[0])
-        sent = bed.switch.take()
+        sent = bed.switch.drain_sent()
         bed.controller.delete_job(old)
         bed.oracle.remove_job(old.generation)
         new = bed.job(2, quorum=1, min_quorum=1)
         assert new.slot_base == old.slot_base
         other = bed.arrival(new, 0, frames.update(new, 0, b"\x33" * 1024, op=Op.ADD32))
-        sent += bed.switch.settle(other.port, other.frame)
+        sent += bed.switch.process(other.port, other.frame)
         others = bed.tell([other])
         answered = bed.problems([again_told, *others], sent) == []
         ends.add(answered)
@@ -338,7 +338,7 @@ class _Mix:
                 self._arrive(waiting.pop())
             else:
                 self._switch.step(rng.choice(steps))
-        return self._switch.take()
+        return self._switch.drain_sent()
 
     def _frames_inside(self) -> int:
         traffic = self._switch.traffic

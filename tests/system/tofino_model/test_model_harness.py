@@ -45,24 +45,24 @@ def harness(tmp_path: Path) -> Harness:
 
 
 def test_frames_that_left_are_told_once(harness: Harness) -> None:
-    assert harness.ready() == ["Tofino Verification Model - Version cabed4a6-dirty"]
-    assert harness.do(["packet 2 00ff", "packet 3 ab", "wait"]) == []
-    assert harness.left() == [LeftFrame(2, b"\x00\xff"), LeftFrame(3, b"\xab")]
-    assert harness.left() == []
+    assert harness.wait_until_ready() == ["Tofino Verification Model - Version cabed4a6-dirty"]
+    assert harness.run_checked(["packet 2 00ff", "packet 3 ab", "wait"]) == []
+    assert harness.drain_frames() == [LeftFrame(2, b"\x00\xff"), LeftFrame(3, b"\xab")]
+    assert harness.drain_frames() == []
     harness.close()
 
 
 def test_many_commands_and_many_complaints(harness: Harness) -> None:
-    harness.ready()
+    harness.wait_until_ready()
     said = harness.run([f"nonsense{number}" for number in range(5000)])
     assert len(said) == 5000
     with pytest.raises(ModelError, match=r"complains: Unknown command nonsense; Unknown command x \(2 in all\)"):
-        harness.do(["nonsense", "wait", "x"])
+        harness.run_checked(["nonsense", "wait", "x"])
     harness.close()
 
 
 def test_a_harness_that_ends_says_why(harness: Harness) -> None:
-    harness.ready()
+    harness.wait_until_ready()
     with pytest.raises(ModelError, match="ended: assertion failed"):
         harness.run(["end"])
     with pytest.raises(ModelError, match="ended"):
@@ -71,7 +71,7 @@ def test_a_harness_that_ends_says_why(harness: Harness) -> None:
 
 
 def test_counters(harness: Harness) -> None:
-    assert parse_counters(harness.do(["check_counter 0:Ingress.cnt(1)"])) == {1: 2}
+    assert parse_counters(harness.run_checked(["check_counter 0:Ingress.cnt(1)"])) == {1: 2}
     harness.close()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hopsum_model import groups
-from hopsum_model.chip_context import ContextTable, constant_entries, repaired, without_constants
+from hopsum_model.chip_context import ContextTable, constant_entries, repair_context, without_constants
 from hopsum_model.chips import TOFINO, TOFINO2, ModelChip, ModelError
 from hopsum_model.model_tables import ModelTables
 
@@ -69,7 +69,7 @@ def _context() -> dict[str, Any]:
 
 
 def test_a_bit_of_a_field_is_a_bit_of_the_key_that_has_it() -> None:
-    stage = repaired(_context())["tables"][0]["match_attributes"]["stage_tables"][0]
+    stage = repair_context(_context())["tables"][0]["match_attributes"]["stage_tables"][0]
     bits = [bit for function in stage["hash_functions"] for bit in function["hash_bits"]]
     named = [source["field_name"] for bit in bits for source in bit["bits_to_xor"]]
     assert named == ["c1", "c1", "c0", "c0", "c0"]
@@ -78,20 +78,20 @@ def test_a_bit_of_a_field_is_a_bit_of_the_key_that_has_it() -> None:
 def test_a_bit_that_no_key_has_is_refused_when_an_entry_comes() -> None:
     context = _context()
     context["tables"][0]["match_key_fields"].pop(0)
-    tables = ModelTables(repaired(context), {})
+    tables = ModelTables(repair_context(context), {})
     with pytest.raises(ModelError, match="c0 is in a hash function, and no key of the table"):
         tables.add("pairs", {"c1": 1}, "set", {})
 
 
 def test_places_of_an_entry() -> None:
-    table = ContextTable(repaired(_context())["tables"][0])
-    slots = list(table.slots(table.shifted({"c0": 0b01, "c1": 0b11})))
+    table = ContextTable(repair_context(_context())["tables"][0])
+    slots = list(table.slots(table.shift_keys({"c0": 0b01, "c1": 0b11})))
     # Ways in the harness's order: of columns 2 and 7 (which counts as 10) of their rows of memories, the larger first.
     assert [(slot.address, slot.units, slot.row) for slot in slots] == [(0, (19,), 0b00), (1, (14,), 0b01)]
 
 
 def test_the_key_is_where_it_is_in_its_field() -> None:
-    tables = ModelTables(repaired(_context()), {"key": 254})
+    tables = ModelTables(repair_context(_context()), {"key": 254})
     assert tables.add("pairs", {"c0": 1, "c1": 3}, "set", {"lanes": 258}) == [
         "add Ingress.pairs 0 c0:0x10 c1:0x3 set(lanes:0x102)"
     ]
@@ -99,7 +99,7 @@ def test_the_key_is_where_it_is_in_its_field() -> None:
 
 def _run(commands: list[str], there: dict[tuple[int, int], str]) -> None:
     """Do what the harness and the memory do: an entry is where its way and its hash put it."""
-    table = ContextTable(repaired(_context())["tables"][0])
+    table = ContextTable(repair_context(_context())["tables"][0])
     for command in commands:
         if found := re.match(r"add Ingress.pairs (\d) c0:(\w+) c1:(\w+)", command):
             slots = list(table.slots({"c0": int(found[2], 16), "c1": int(found[3], 16)}))
@@ -113,7 +113,7 @@ def _run(commands: list[str], there: dict[tuple[int, int], str]) -> None:
 
 
 def test_entries_move_until_the_table_is_full() -> None:
-    tables, there = ModelTables(repaired(_context()), {"key": 254}), {}
+    tables, there = ModelTables(repair_context(_context()), {"key": 254}), {}
     keys = [(c0, c1) for c1 in range(4) for c0 in range(4)][:7]
     for c0, c1 in keys:
         _run(tables.add("pairs", {"c0": c0, "c1": c1}, "set", {}), there)
@@ -123,7 +123,7 @@ def test_entries_move_until_the_table_is_full() -> None:
 
 
 def test_a_table_without_room_says_so() -> None:
-    tables = ModelTables(repaired(_context()), {"key": 254})
+    tables = ModelTables(repair_context(_context()), {"key": 254})
     for number in range(8):
         tables.add("pairs", {"c0": number % 4, "c1": number // 4}, "set", {})
     with pytest.raises(ModelError, match=r"Ingress\.pairs: no room for an entry"):
@@ -131,7 +131,7 @@ def test_a_table_without_room_says_so() -> None:
 
 
 def test_rows_of_a_ternary_table() -> None:
-    tables = ModelTables(repaired(_context()), {"key": 254})
+    tables = ModelTables(repair_context(_context()), {"key": 254})
     added = [tables.add("rare", {"key": number}, "set", {})[0] for number in range(1024)]
     assert added[0] == "add Ingress.rare 0 key:0x0 set()"
     assert added[-1] == "add Ingress.rare 1023 key:0x3ff set()"
@@ -146,7 +146,7 @@ def test_rows_of_a_ternary_table() -> None:
 
 
 def test_an_entry_stays_where_no_key_has_a_value_of_no_packet() -> None:
-    tables = ModelTables(repaired(_context()), {"other": 1})
+    tables = ModelTables(repair_context(_context()), {"other": 1})
     tables.add("rare", {"key": 3}, "set", {})
     with pytest.raises(ModelError, match="no entry can go"):
         tables.delete("rare", {"key": 3})
