@@ -10,6 +10,7 @@ import pytest
 
 from hopsum.codec import job_tables, make_codec
 from hopsum_controlplane import ControlPlaneError
+from hopsum_switch.management import ManagementClient, ManagementError
 from hopsum_topologies import DescriptionError, Link, LocalCluster, Topology, TopologyError, topology
 from hopsum_topologies.local_cluster import links_unavailable
 from hopsum_wire.membership import Endpoint, read_membership
@@ -46,6 +47,18 @@ def test_workers_of_this_process_sum(peers: bool) -> None:
         require_sums(cluster, peers=peers)
         # A cluster outlives its jobs.
         require_sums(cluster, peers=peers)
+
+
+@pytest.mark.parametrize(("call", "says"), [("bind_udp", "bind its UDP port"), ("list_ports", "tell its counters")])
+def test_a_switch_that_refuses_management_is_a_topology_error(
+    call: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ManagementError("no such port")
+
+    monkeypatch.setattr(ManagementClient, call, refuse)
+    with pytest.raises(TopologyError, match=f"{says}: no such port"), LocalCluster(1) as cluster:
+        cluster.read_interfaces()
 
 
 def test_shards_on_loopback() -> None:

@@ -94,6 +94,8 @@ class Bmv2Switch(SwitchProcess):
         self.device_id = device_id
         self._namespace = namespace
         self._check_interfaces(interfaces)
+        # Before the folder, which an error here would leave.
+        notifications = has_notifications()
         # A name in another folder is short, since sockets in it have names of at most 107 bytes.
         self._folder = OwnedFolder("bmv2") if folder is None else TemporaryDirectory(prefix="bmv2-", dir=folder)
         home = Path(self._folder.name)
@@ -102,7 +104,7 @@ class Bmv2Switch(SwitchProcess):
         # Without a program: the driver pushes one, as the controller does on a switch that was restarted.
         command = [_PROGRAM, "--no-p4", "--device-id", str(device_id), "--thrift-port", str(thrift_port)]
         # Unset, both default to names that two switches on one machine would share.
-        if has_notifications():
+        if notifications:
             command += ["--notifications-addr", f"ipc://{home}/notifications.ipc"]
         command += ["--log-console", "--log-level", "warn"]
         for port, interface in interfaces.items():

@@ -38,7 +38,7 @@ from hopsum_controlplane.devices.device import Device, PipelineConfig
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_controlplane.membership_file import SideChannels
 from hopsum_controlplane.resource_allocator import GenerationAllocator
-from hopsum_switch.management import ManagementClient
+from hopsum_switch.management import ManagementClient, ManagementError
 from hopsum_topologies.description import DescriptionError, JobPlan, Topology, topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.local_job import LocalJob, OpenSockets
@@ -141,9 +141,9 @@ class LocalCluster:
     Raises:
         ValueError: there is no such placement or target, or target mininet has no network.
         DescriptionError: the network has no job.
-        TopologyError: no root, no iproute2, no bmv2, or a switch that does not start. Nothing is left then.
+        TopologyError: no root, no iproute2, no bmv2, a switch that does not start, or one that cannot bind its UDP
+            port. Nothing is left then.
         ControlPlaneError: a switch does not take the program.
-        ManagementError: an embedded switch cannot bind its UDP port.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class LocalCluster:
     def read_interfaces(self) -> InterfaceCounters:
         """Read the counters of the ports with workers since the start, and return their sums over all switches.
 
-        Raises ManagementError, or in a network TopologyError, when a switch or the kernel does not tell them.
+        Raises TopologyError when a switch or the kernel does not tell them.
         """
         return InterfaceCounters(*map(sum, zip(*(switch.read_interfaces() for switch in self.switches), strict=True)))
 
@@ -330,7 +330,10 @@ class LocalCluster:
         device.set_pipeline_config(PipelineConfig.load(*program))
         management = stack.enter_context(ManagementClient(switch.address))
         # Port 0: the kernel chooses a free one, so that clusters can run side by side.
-        bound = management.bind_udp(NATIVE_PORT, f"{ip}:0", f"{endpoint.ip}:{HOPSUM_UDP_PORT}")
+        try:
+            bound = management.bind_udp(NATIVE_PORT, f"{ip}:0", f"{endpoint.ip}:{HOPSUM_UDP_PORT}")
+        except ManagementError as error:
+            raise TopologyError(f"the embedded switch did not bind its UDP port: {error}") from error
         service, where = (ip, int(bound.rpartition(":")[2])), f"embedded switch, process {switch.process.pid}"
         reads = partial(_read_ports, management)
         pid = switch.process.pid
@@ -381,7 +384,10 @@ class LocalCluster:
 
 
 def _read_ports(management: ManagementClient) -> InterfaceCounters:
-    ports = management.list_ports().values()
+    try:
+        ports = management.list_ports().values()
+    except ManagementError as error:
+        raise TopologyError(f"the embedded switch did not tell its counters: {error}") from error
     names = ("received", "received_bytes", "sent", "sent_bytes")
     return InterfaceCounters(*(sum(int(port[name]) for port in ports) for name in names))
 

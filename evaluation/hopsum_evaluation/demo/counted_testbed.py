@@ -115,7 +115,7 @@ def make_job(
 def read_counts(cluster: LocalCluster, job: LocalJob) -> DemoCounts:
     """Read the counts of the switches' interfaces, then of the programs of those with workers, since the start.
 
-    Raises ControlPlaneError, ManagementError or TopologyError.
+    Raises ControlPlaneError or TopologyError.
     """
     uplinks, interfaces = _read_uplinks(cluster), cluster.read_interfaces()
     events, drops, replies = Counter[str](), Counter[str](), 0
