@@ -33,6 +33,7 @@ from hopsum_ptf import control, frames
 from hopsum_ptf.case_places import BROADCAST_MAC, PORTS, SWITCH, barrier_mac, make_workers, station_mac
 from hopsum_ptf.port_links import Links, OutputFrame
 from hopsum_ptf.recording import Exchange, Recording, multiset
+from hopsum_ptf.targets import TARGETS
 from hopsum_topologies.ptf.case_results import Result
 from hopsum_topologies.ptf.reported import ReportedTest
 from hopsum_wire import Drop, Event, Header, Kind, Op, State, down_bytes, up_bytes
@@ -53,14 +54,14 @@ TABLES: Final[dict[str, tuple[int, ...]]] = {
 def _device() -> Device:
     """Connect once for all cases of this process."""
     parameters = testutils.test_params_get()
-    device = control.open_device(parameters["target"], parameters["address"], parameters["device_id"])
+    device = TARGETS[parameters["target"]].open_device(parameters["address"], parameters["device_id"])
     atexit.register(device.close)
     return device
 
 
 @functools.cache
 def _pipeline() -> PipelineConfig:
-    return control.load_pipeline(testutils.test_params_get()["target"])
+    return TARGETS[testutils.test_params_get()["target"]].load_pipeline()
 
 
 class SwitchCase(ReportedTest):

@@ -7,53 +7,19 @@ import argparse
 import ast
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from hopsum_controlplane.artifacts import compiled_program
-from hopsum_model.chips import MODEL_CHIPS
-from hopsum_ptf.case_places import PORTS
-from hopsum_ptf.model_device import model_target, model_unavailable
-from hopsum_ptf.tna_device import tna_target
-from hopsum_topologies import TopologyError, bmv2_unavailable
+from hopsum_ptf.targets import TARGETS
+from hopsum_topologies import TopologyError
 from hopsum_topologies.ptf import ptf_command
 from hopsum_topologies.ptf.case_results import Result, format_table, format_totals, read_results
 from hopsum_topologies.ptf.ptf_command import RunnerError, log_folder, run_cases
-from hopsum_topologies.ptf.ptf_switches import SWITCHES, PtfTarget
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 CASES: Final = ROOT / "ptf_tests" / "cases"
-
-
-@dataclass(frozen=True)
-class CaseTarget:
-    """A switch that the data-plane cases run on.
-
-    start: a context manager that brings the switch up, and takes it down at the end.
-    unavailable: a function that returns the reason why the target cannot run on this machine, or None.
-    skips_allowed: True where a skipped case is no failure, because the target's program lacks something.
-    """
-
-    start: Callable[[], AbstractContextManager[PtfTarget]]
-    unavailable: Callable[[], str | None] = lambda: None
-    skips_allowed: bool = True
-
-
-TARGETS: Final = {
-    "native": CaseTarget(partial(SWITCHES["native"], compiled_program(), PORTS), skips_allowed=False),
-    "bmv2": CaseTarget(partial(SWITCHES["bmv2"], compiled_program(), PORTS), bmv2_unavailable),
-    "tna": CaseTarget(tna_target),
-    **{
-        name: CaseTarget(partial(model_target, name), partial(model_unavailable, chip))
-        for name, chip in MODEL_CHIPS.items()
-    },
-}
-"""Every target by its name, in the order of the table's columns."""
 
 
 def list_cases(chosen: Sequence[str] = (), folder: Path = CASES) -> list[str]:

@@ -10,14 +10,12 @@ from typing import Any, Final
 from google.protobuf import text_format
 
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
-from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.device import Capabilities, Device, PipelineConfig
 from hopsum_controlplane.entries import CounterValue, Modify, MulticastGroup, TableEntry, Update
 from hopsum_controlplane.job_spec import Job, ParentEndpoint, WorkerEndpoint
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.p4runtime_encoding import encode_update
 from hopsum_controlplane.tables import admit, lookup, reply, requantize
-from hopsum_model.chips import MODEL_CHIPS
 from hopsum_oracle.aggregator import JobConfig, LeafConfig, ParentConfig, WorkerConfig
 from hopsum_ptf.recording import Recording, Write
 from hopsum_wire import Drop, Event
@@ -77,33 +75,6 @@ class RecordingDevice(Device):
 
     def close(self) -> None:
         """Do nothing: the device stays open for its owner."""
-
-
-def load_pipeline(target: str = "native") -> PipelineConfig:
-    """Return the compiled program of this tree for a target."""
-    if target == "tna" or target in MODEL_CHIPS:
-        from hopsum_ptf.tna_device import dump_path, p4info_path
-
-        # Tofino 1 is both an executed program and a model. Its compiled files are the same.
-        program = MODEL_CHIPS[target].name if target in MODEL_CHIPS else "tofino"
-        return PipelineConfig.load(dump_path(program), p4info_path(program))
-    return PipelineConfig.load(*compiled_program())
-
-
-def open_device(target: str, address: str, device_id: int) -> Device:
-    """Return the driver of a target, connected. The switch of a target without a process comes up here."""
-    from hopsum_controlplane.devices.bmv2 import Bmv2Device
-    from hopsum_controlplane.devices.native import NativeDevice
-    from hopsum_ptf.model_device import open_model
-    from hopsum_ptf.tna_device import open_executed
-
-    if target == "tna":
-        return open_executed(address)
-    if target in MODEL_CHIPS:
-        return open_model(MODEL_CHIPS[target])
-    drivers: dict[str, Any] = {"bmv2": Bmv2Device, "native": NativeDevice}
-    device: Device = drivers[target](address, device_id)
-    return device
 
 
 def read_counters(device: Device) -> dict[str, dict[int, int]]:

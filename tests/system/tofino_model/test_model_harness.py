@@ -13,8 +13,8 @@ from tests.system.tna.bed import Bed, follow_one_by_one
 
 from hopsum_model.chips import MODEL_CHIPS, ModelError
 from hopsum_model.harness import Harness, LeftFrame, complaints, parse_counters, parse_observed
-from hopsum_ptf import control
 from hopsum_ptf.model_device import model_unavailable, open_model
+from hopsum_ptf.targets import TARGETS
 
 ROOT = Path(__file__).resolve().parents[3]
 BOTH = pytest.mark.parametrize("target", MODEL_CHIPS)
@@ -125,7 +125,7 @@ def test_one_packet_after_the_other(target: str) -> None:
         pytest.skip(reason)
     device = open_model(chip)
     try:
-        device.set_pipeline_config(control.load_pipeline(target))
+        device.set_pipeline_config(TARGETS[target].load_pipeline())
         follow_one_by_one(Bed(chip.name, device=device))
     finally:
         device.close()
