@@ -42,9 +42,7 @@ def replace_s(lease_s: float) -> float:
     return min(_REPLACE_S, lease_s / 4)
 
 
-def watch_hosts(
-    meeting: Meeting, target: str, secret: str, job: str, owners: dict[str, int]
-) -> Callable[[], None]:
+def watch_hosts(meeting: Meeting, target: str, secret: str, job: str, owners: dict[str, int]) -> Callable[[], None]:
     """Start a thread that moves the shards of lost hosts to spare switches. Return the function that stops the thread.
 
     The thread also admits restarted ranks to the meeting, and sets `meeting.absent`. It logs each move. Errors of the

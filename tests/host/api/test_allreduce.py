@@ -210,9 +210,10 @@ class TestNoJob:
         def fail() -> None:
             raise OSError("no such link")
 
-        with monkeypatch.context() as patch, pytest.raises(OSError, match="no such link"):
+        with monkeypatch.context() as patch:
             patch.setattr(api._opened[urls[1]], "close", fail)
-            hopsum.disconnect()
+            with pytest.raises(OSError, match="no such link"):
+                hopsum.disconnect()
         for url in urls[::2]:
             hopsum.connect(url).close()
 
