@@ -21,6 +21,7 @@ from ..state.entry_lookup import Entry
 _FRAME_DIGITS = 128
 _HEX_DIGITS = 20  # of a number shown in full
 _FIRST_DIGITS, _LAST_DIGITS = 8, 8
+_MOST_STATES = 64  # of the parser: a cycle of it may take 131,072 steps
 _log = logging.getLogger("hopsum_switch.trace")
 
 _BOUNDS = {
@@ -39,7 +40,9 @@ class Trace(Observer):
         self._packets = 0
         self._lines: list[str] = []
         self._path: list[str] = []
-        """The states of the parser's line, which is rewritten with each state."""
+        """The states of the parser's line, which is rewritten with each state: the first _MOST_STATES of them."""
+        self._states = 0
+        """All states so far of the parser's line."""
         self._path_at = -1
         """The place of the parser's line while the parser is at work, else -1."""
         self._mark = ""
@@ -65,8 +68,11 @@ class Trace(Observer):
 
     def state_entered(self, state: p4.StateIR) -> None:
         self._begin_parser()
-        self._path.append(state.name)
-        self._lines[self._path_at] = f"  parser {' -> '.join(self._path)}"
+        self._states += 1
+        if self._states <= _MOST_STATES:
+            self._path.append(state.name)
+        more = self._states - len(self._path)
+        self._lines[self._path_at] = f"  parser {' -> '.join(self._path)}" + (f" and {more:,} more" if more else "")
 
     def parsed(self, error: str, headers: Sequence[str], wrong_checksums: Sequence[str]) -> None:
         self._begin_parser()
@@ -179,7 +185,7 @@ class Trace(Observer):
     def _begin_parser(self) -> None:
         """Begin the parser's line, unless the parser is at work."""
         if self._path_at < 0:
-            self._path_at, self._path = len(self._lines), []
+            self._path_at, self._path, self._states = len(self._lines), [], 0
             self._add("parser no state", 1)
 
 
