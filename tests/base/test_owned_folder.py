@@ -30,7 +30,7 @@ def test_the_folder_of_a_killed_owner_goes_with_the_next_start_and_that_of_a_liv
         assert living.stat().st_mode & 0o777 == 0o700
         (living / "journal").write_text("step 1")
         # This process holds the lock: another one finds it held.
-        find = "from hopsum_base.owned_folder import remove_left_folders as remove; remove()"
+        find = "from hopsum_base.owned_folder import remove_orphaned_folders as remove; remove()"
         environment = {**os.environ, "TMPDIR": str(left.parent)}
         subprocess.run([sys.executable, "-c", find], env=environment, check=True)
         assert (living / "journal").exists()

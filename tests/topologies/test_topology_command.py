@@ -32,7 +32,7 @@ from hopsum_topologies.description import (
     topology,
 )
 from hopsum_topologies.mininet_network import plan_of
-from hopsum_topologies.network_control import losses, routes, stations
+from hopsum_topologies.network_control import port_losses, routes, stations
 
 from ..support.processes import run_hopsum
 
@@ -310,12 +310,12 @@ def test_a_direction_of_a_link_is_lost_once() -> None:
     lossy = replace(net, links=tuple(replace(link, loss=0.1) for link in net.links))
     simulated: Counter[str] = Counter()
     for switch in lossy.switches:
-        for port, (ingress, egress) in losses(lossy, switch).items():
+        for port, (ingress, egress) in port_losses(lossy, switch).items():
             far = lossy.links_of(switch)[port - 1].other(switch)
             simulated.update([f"{far}>{switch}"] * (ingress == 0.1) + [f"{switch}>{far}"] * (egress == 0.1))
     both = [way for link in lossy.links for way in (">".join(link.ends), ">".join(reversed(link.ends)))]
     assert simulated == Counter(both)
-    assert losses(net, "leaf1") == {}
+    assert port_losses(net, "leaf1") == {}
 
 
 @pytest.mark.parametrize(
