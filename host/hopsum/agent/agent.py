@@ -286,7 +286,7 @@ class Agent(Communicator):
         return super()._complete(task)
 
     def _serves_here(self) -> bool:
-        return self._engine.driver.is_here
+        return self._engine.driver.is_driven_here
 
     def _queue_end_of_group(self) -> None:
         self._engine.driver.put(END_GROUP)

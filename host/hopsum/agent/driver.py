@@ -46,7 +46,7 @@ class Driven(Protocol):
 
 
 class Driver(Generic[Message]):
-    """Lets one thread at a time drive an engine. `put`, `help` and `is_here` are for any thread.
+    """Lets one thread at a time drive an engine. `put`, `help` and `is_driven_here` are for any thread.
 
     The driving thread sets `in_network` while it waits for the network, or is about to.
     """
@@ -72,7 +72,7 @@ class Driver(Generic[Message]):
         """Ends the wait for a message."""
 
     @property
-    def is_here(self) -> bool:
+    def is_driven_here(self) -> bool:
         """Say whether the calling thread drives: it must not wait for a future, which it would have to resolve."""
         # A new thread may get the identity of an ended one.
         return self._driven_by == threading.get_ident() and self._lock.locked()
