@@ -391,7 +391,7 @@ class AllReduceEngine:
         # Vectors that have not begun come first: their ranges are computed while the network is busy.
         if not self.transport.has_loop or are_here or not self._order.tasks[-1].begun:
             return None
-        return reduction.preview()
+        return reduction.begin_second_phase()
 
     def _take(self, task: Task) -> None:
         """Pass the sums that arrived to the task's reduction."""

@@ -250,7 +250,7 @@ class Reduction(ABC):
                 has changed but the content of `out`. Results may be given again, or the reduction aborted.
         """
 
-    def preview(self) -> CollectivePhase | None:
+    def begin_second_phase(self) -> CollectivePhase | None:
         """Return the second phase before the first one has results, and make its `stream`; None if that cannot be.
 
         Machine code may begin, encode and decode this phase once the ranges are summed, before `on_results` has their
@@ -263,7 +263,7 @@ class Reduction(ABC):
     def zero_phase(self) -> CollectivePhase | None:
         """Return a new phase of zeros that a skipped reduction still sums, None if there is nothing to sum.
 
-        Another rank may have submitted the phase already (`preview`).
+        Another rank may have submitted the phase already (`begin_second_phase`).
         """
         return None
 

@@ -232,7 +232,7 @@ class RangeReduction(BlockReduction):
     def is_begun(self) -> bool:
         return self.state is not ReductionState.RANGES
 
-    def preview(self) -> CollectivePhase | None:
+    def begin_second_phase(self) -> CollectivePhase | None:
         if not self._compiled or self.state is not ReductionState.RANGES:
             return None
         self._stream = self.stream = self._machine_stream(self._payloads())

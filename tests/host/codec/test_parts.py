@@ -207,7 +207,7 @@ def test_machine_code_begins_as_python_does(
     assert other.phase is not None
     shared = lanes(other.phase) if case == "late" else np.maximum(lanes(one.phase), lanes(other.phase))
     one.encode_in_parts(3, compiled=True)
-    phase, stream = one.preview(), one.stream
+    phase, stream = one.begin_second_phase(), one.stream
     if phase is None or stream is None or stream.run is None or stream.scale_kernel is None:
         assert codec.backend == "numpy"
         return
@@ -314,7 +314,7 @@ def test_an_abort_of_codes_that_machine_code_has_begun_gives_the_whole_vector_ba
     expected = x + feedback.residual
     reduction = codec.start(x, ReductionContext(7, 3, 1), feedback)
     reduction.encode_in_parts(2, compiled=True)
-    stream = reduction.stream if reduction.preview() is not None else None
+    stream = reduction.stream if reduction.begin_second_phase() is not None else None
     if stream is None or stream.run is None or stream.scale_kernel is None or stream.encoder is None:
         pytest.skip("no machine code: HOPSUM_COMPILED=0")
     assert reduction.phase is not None
