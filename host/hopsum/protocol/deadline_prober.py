@@ -103,10 +103,12 @@ class DeadlineProber:
         STATE does not tell.
         """
         answer = self.answer
-        if answer is None or answer.held > answer.round or answer.count == State.CLOSED:
+        if answer is None or answer.held > answer.round:
             return None
         if answer.held < answer.round or answer.count == State.EMPTY:
             return Kind.UPDATE
+        if answer.count == State.CLOSED:
+            return None
         if missing := self.missing_ranks():
             return Kind.UPDATE if self._membership.rank in missing else None
         return Kind.RESULT

@@ -153,6 +153,23 @@ def test_a_switch_that_has_the_sum_and_whose_result_never_comes_is_an_error() ->
     assert "--udp ...,gso=off at the switch" in str(error)
 
 
+def test_a_leaf_whose_copy_has_an_older_closed_round_lacks_this_workers_part() -> None:
+    """The copy's round before was closed and never answered: it says nothing of the round that is asked about."""
+    worker = make()
+    worker.submit(Op.ADD32, np.zeros((8, 1024), np.uint8), now=0.0)
+    for position in range(8):
+        place = {"slot": position % 4, "round": position // 4 + 1}
+        result = Header(kind=Kind.RESULT, op=Op.ADD32, worker=1, generation=7, contributors=0b11, length=1024, **place)
+        worker.receive_datagram(result.pack() + bytes(1024), 0.0)
+    worker.next_event()
+    closed = {"worker": 1, "generation": 7, "slot": 0, "round": 3, "held": 1, "contributors": 0b11}
+    for now in (0.0, LIMIT_S):
+        worker.probe()
+        worker.datagrams_to_send(now)
+        worker.receive_datagram(Header(kind=Kind.STATE, count=State.CLOSED, op=Op.ADD32, **closed).pack(), now)
+    assert "So long datagrams sent to the switch are lost" in str(failed(worker).error)
+
+
 def test_one_codec_on_a_rank_and_another_on_the_switch_are_no_matter_of_length() -> None:
     worker = make()
     for now in (0.0, LIMIT_S):
