@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from hopsum.errors import AllReduceTimeoutError, FellBehindError, RankLeftError, ResultLostError, name_ranks
-from hopsum.protocol.deadline_prober import DeadlineProber
+from hopsum.protocol.round_report import RoundReport
 from hopsum.protocol.stream import NEW_GENERATION, SlotRound
 from hopsum.protocol.worker_state import AllReduce, IgnoredPackets, Membership
 from hopsum_wire import Header, Kind
@@ -59,17 +59,16 @@ def fell_behind(own: Membership, place: SlotRound) -> FellBehindError:
 
 def no_answer(
     own: Membership, reduce: AllReduce, oldest: SlotRound, sent: int, waited_s: float,
-    asked: tuple[IgnoredPackets, DeadlineProber],
+    told: tuple[IgnoredPackets, RoundReport],
 ) -> AllReduceTimeoutError:  # fmt: skip
     """Return the error of an all-reduce past its deadline, whose oldest open chunk was sent `sent` times."""
-    ignored, prober = asked
-    missing = prober.missing_ranks()
+    ignored, report = told
     return AllReduceTimeoutError(
         f"no result from {own.switch} within {waited_s:.3g} s: generation {own.generation}, rank {own.rank}, {oldest}, "
         f"UPDATE sent {sent} times, {reduce.datagrams.shape[1]} bytes each; {ignored}. {reduce.missing} of "
-        f"{len(reduce.held)} chunks lack their result. {prober.finding()}. {prober.other_op(reduce.op)}"
-        f"{_advice(own, missing)}. {NEW_GENERATION}",
-        missing,
+        f"{len(reduce.held)} chunks lack their result. {report}. {report.other_op(reduce.op)}"
+        f"{_advice(own, report.missing_ranks)}. {NEW_GENERATION}",
+        report.missing_ranks,
     )
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The watch over a worker's switch: whether its answers, or their absence, end the worker's generation.
 
-Rules A1 to A5 (absence.py) and P1 to P4 (deadline_prober.py), and the deadline of the oldest all-reduce. Each input
-but a failed send returns the error by which the generation ends, or None. The worker applies it.
+Rules A1 to A5 (absence.py) and P1 to P4 (deadline_prober.py, round_report.py), and the deadline of the oldest
+all-reduce. Each input but a failed send returns the error by which the generation ends, or None. The worker applies it.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class SwitchWatch:
         if self.prober.oldest is not None:
             missing = sum(reduce.missing for reduce in active)
             chunks = "1 chunk" if missing == 1 else f"{missing} chunks"
-            return f"the result of {chunks} from {self._own.switch}: {self.prober.finding()}"
+            return f"the result of {chunks} from {self._own.switch}: {self.prober.report}"
         wanted, behind = self._behind
         if wanted:
             return f"{len(wanted)} results that were decided before this generation, from the peers that hold them"
@@ -126,12 +126,14 @@ class SwitchWatch:
         oldest = self._queue.oldest
         if oldest is None:
             return None
-        left = tuple(rank for rank in self.prober.awaited_ranks() if self._state.repair.has_left_before(rank, oldest))
+        awaited, repair = self.prober.report.awaited_ranks, self._state.repair
+        left = tuple(rank for rank in awaited if repair.has_left_before(rank, oldest))
         return finished_early(self._own, self._state.stream.place(oldest), left) if left else None
 
     def _error_of_long_ones(self, now: float) -> AllReduceError | None:
         """Return the error if the switch answers PROBEs, but UPDATEs or RESULTs were lost for too long (A3)."""
-        oldest, kind, lost = self._queue.oldest, self.prober.lost_kind(), self.absences.long_ones
+        oldest, report, lost = self._queue.oldest, self.prober.report, self.absences.long_ones
+        kind = report.lost_kind
         if oldest is None or kind is None:
             lost.end()
             return None
@@ -139,7 +141,7 @@ class SwitchWatch:
             return None
         # Open positions belong to the oldest all-reduce in progress, or to a later one.
         reduce = self._state.active[0]
-        if self.prober.other_op(reduce.op):
+        if report.other_op(reduce.op):
             # Worker and switch have different operations: this is the cause, and not a datagram's length.
             return self._late_error(reduce, now)
         place, sent = self._state.stream.place(oldest), self._queue.sent(oldest)
@@ -155,8 +157,8 @@ class SwitchWatch:
         own, waited_s, oldest = self._own, now - reduce.submitted_at, self._queue.oldest
         if oldest is not None:
             # The error has the packets that came in place of the result, and the switch's answer about the sum.
-            place, asked = self._state.stream.place(oldest), (self._ignored, self.prober)
-            return no_answer(own, reduce, place, self._queue.sent(oldest), waited_s, asked)
+            place, told = self._state.stream.place(oldest), (self._ignored, self.prober.report)
+            return no_answer(own, reduce, place, self._queue.sent(oldest), waited_s, told)
         wanted, behind = self._behind
         if wanted:
             return not_caught_up(own, self._state.stream.place(wanted[0]), len(wanted), waited_s)

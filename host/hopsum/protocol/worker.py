@@ -13,7 +13,7 @@ Rules (docs/protocol.md)                  Where
     W1, W3, W5  results and delivery      stream_state.py
     W2, S8 transmission of positions      retransmit_queue.py
     W4, W6, R  repair between peers       repair.py, result_store.py
-    P      PROBE before a deadline        switch_watch.py, with deadline_prober.py
+    P      PROBE before a deadline        switch_watch.py, with deadline_prober.py, round_report.py
     A      an unreachable switch          switch_watch.py, with absence.py
     E2-E4  another generation             generation_change.py
 
