@@ -29,9 +29,9 @@ from math import inf
 from typing import Any, Final
 
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
-from hopsum.protocol.result_store import EVERYTHING, ResultStore, StoredResult
+from hopsum.protocol.result_store import EVERYTHING, ResultStore
 from hopsum.protocol.stream import MAX_ROUND, DecidedRanges, Stream
-from hopsum.protocol.worker_state import AllReduce, Membership, WorkerStatistics
+from hopsum.protocol.worker_state import AllReduce, Membership, PositionResult, WorkerStatistics
 
 AHEAD: Final = 32
 """Most results that are fetched at once."""
@@ -235,7 +235,7 @@ class PeerRepair:
 
     # ---- answering ----------------------------------------------------------------------------------
 
-    def answer(self, fetch: PeerMessage, found: StoredResult | None) -> None:
+    def answer(self, fetch: PeerMessage, found: PositionResult | None) -> None:
         """Queue the answer to a FETCH: FOUND with `found` or else the stored result, GONE for a dropped one.
 
         A result that this worker does not have yet gets no answer.
@@ -248,9 +248,9 @@ class PeerRepair:
         # In progress here, or delivered and kept for peers (R2).
         found = found or self.store.find(position)
         if found is not None:
-            op, contributors, values = found
             self._statistics.served += 1
-            self._send(fetch.sender, PeerKind.FOUND, slot=slot, round=round_, op=op, value=contributors, payload=values)
+            result = {"op": found.op, "value": found.contributors, "payload": found.values}
+            self._send(fetch.sender, PeerKind.FOUND, slot=slot, round=round_, **result)
         elif self.store.is_dropped(position):
             # GONE is final. Whoever hears nothing asks again.
             self._send(fetch.sender, PeerKind.GONE, slot=slot, round=round_)

@@ -21,18 +21,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.protocol.worker_state import AllReduce, Membership
+from hopsum.protocol.worker_state import AllReduce, Membership, PositionResult
 
 EVERYTHING: Final = (1 << 62) - 1
 """A position after all others."""
-
-
-class StoredResult(NamedTuple):
-    """One result."""
-
-    op: int
-    contributors: int
-    values: bytes
 
 
 class _Kept(NamedTuple):
@@ -115,12 +107,12 @@ class ResultStore:
             self._out[rank] = True
         self._drop()
 
-    def find(self, position: int) -> StoredResult | None:
+    def find(self, position: int) -> PositionResult | None:
         """Return a copy of the stored result of a position, or None."""
         for kept in self._kept:
             if kept.first <= position < kept.end:
                 at = position - kept.first
-                return StoredResult(kept.op, int(kept.contributors[at]), kept.results[at].tobytes())
+                return PositionResult(kept.op, int(kept.contributors[at]), kept.results[at].tobytes())
         return None
 
     def is_dropped(self, position: int) -> bool:

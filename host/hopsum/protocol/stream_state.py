@@ -22,10 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.protocol.repair import PeerRepair
-from hopsum.protocol.result_store import StoredResult
 from hopsum.protocol.retransmit_queue import RetransmitQueue
 from hopsum.protocol.stream import DecidedRanges, Stream
-from hopsum.protocol.worker_state import AllReduce, AllReduceEvent, IgnoredPackets, Membership, WorkerStatistics
+from hopsum.protocol.worker_state import (
+    AllReduce,
+    AllReduceEvent,
+    IgnoredPackets,
+    Membership,
+    PositionResult,
+    WorkerStatistics,
+)
 from hopsum_wire import Drop, Header, Kind, WireError, down_bytes
 
 
@@ -46,7 +52,7 @@ class StreamState:
         """The pending events for the caller."""
         self.active: list[AllReduce] = []
         """All-reduces in progress, in the order of the stream."""
-        self.early: dict[int, tuple[Header, bytes]] = {}
+        self.early: dict[int, PositionResult] = {}
         """Results of all-reduces that are not submitted yet."""
         self.decided: DecidedRanges | None
         """The positions that a generation change has decided, while some may lack here. They are not sent (E3)."""
@@ -90,13 +96,10 @@ class StreamState:
         later = range(position + self.stream.slots, last, self.stream.slots)[: most - 1]
         return [position, *(p for p in later if not self.is_held(p, self.find(p)))]
 
-    def in_progress(self, position: int) -> StoredResult | None:
+    def in_progress(self, position: int) -> PositionResult | None:
         """Return the held result of an all-reduce that is not delivered, or None."""
-        reduce, early = self.find(position), self.early.get(position)
-        if reduce is not None and reduce.held[position - reduce.first]:
-            index = position - reduce.first
-            return StoredResult(reduce.op, int(reduce.contributors[index]), reduce.results[index].tobytes())
-        return None if early is None else StoredResult(early[0].op, early[0].contributors, early[1])
+        reduce = self.find(position)
+        return self.early.get(position) if reduce is None else reduce.find(position)
 
     # ---- results ------------------------------------------------------------------------------------
 
@@ -127,10 +130,8 @@ class StreamState:
         except ValueError as outside:
             raise WireError(Drop.BAD_ROUND, str(outside)) from outside
 
-    def accept(
-        self, header: Header, values: bytes | memoryview, position: int, now: float, *, from_peer: bool = False
-    ) -> None:
-        """Process the RESULT of a position: store it, or count a duplicate, another operation, or one too far ahead.
+    def accept(self, position: int, result: PositionResult, now: float, *, from_peer: bool = False) -> None:
+        """Process the result of a position: store it, or count a duplicate, another operation, or one too far ahead.
 
         A stored result opens the next position of its slot. The last one of an all-reduce delivers the all-reduce.
         """
@@ -138,16 +139,17 @@ class StreamState:
         if self.is_held(position, reduce):
             self._statistics.duplicates += 1
         elif reduce is not None:
-            if header.op == reduce.op:
-                self._hold(reduce, header, values, position, now, from_peer=from_peer)
+            if result.op == reduce.op:
+                self._hold(reduce, position, result, now, from_peer=from_peer)
             else:
-                self._refuse_op(header, reduce)
+                self._refuse_op(result, reduce)
         elif position < self.stream.end + 2 * self.stream.slots:
-            self.early[position] = (header, bytes(values))
-            self._open_slot(header.slot)
+            # The caller may reuse the buffer of the datagram.
+            self.early[position] = result._replace(values=bytes(result.values))
+            self._open_slot(position)
         else:
             self._statistics.ignored[Drop.BAD_ROUND] += 1
-            self._ignored_packets.note(f"RESULT far ahead (slot {header.slot}, round {header.round})")
+            self._ignored_packets.note(f"RESULT far ahead ({self.stream.place(position)})")
 
     def on_submitted(self, reduce: AllReduce, now: float) -> None:
         """Add an all-reduce: store its early results, then open its positions."""
@@ -155,12 +157,13 @@ class StreamState:
         for position in sorted(self.early):
             if position >= self.stream.end:
                 break
-            header, values = self.early.pop(position)
-            if header.op == reduce.op:
-                self._hold(reduce, header, values, position, now)
+            result = self.early.pop(position)
+            if result.op == reduce.op:
+                self._hold(reduce, position, result, now)
             else:
-                self._refuse_op(header, reduce)
-                self.open_position[header.slot] = min(self.open_position[header.slot], position)
+                self._refuse_op(result, reduce)
+                slot = position % self.stream.slots
+                self.open_position[slot] = min(self.open_position[slot], position)
         self.release()
 
     def deliver(self, now: float) -> None:
@@ -175,22 +178,21 @@ class StreamState:
                 self.release()
 
     def _hold(
-        self, reduce: AllReduce, header: Header, values: bytes | memoryview, position: int, now: float,
-        *, from_peer: bool = False,
-    ) -> None:  # fmt: skip
+        self, reduce: AllReduce, position: int, result: PositionResult, now: float, *, from_peer: bool = False
+    ) -> None:
         """Store a missing result, and open the next position of its slot."""
-        reduce.hold(position, header.contributors, values)
+        reduce.hold(position, result)
         self._statistics.results += 1
         self._statistics.repaired += from_peer
         self._queue.mark_acked(position, None if from_peer else now)
         self.repair.mark_acked(position, now)
-        self._open_slot(header.slot)
+        self._open_slot(position)
         if not reduce.missing:
             self.deliver(now)
 
-    def _refuse_op(self, header: Header, reduce: AllReduce) -> None:
+    def _refuse_op(self, result: PositionResult, reduce: AllReduce) -> None:
         self._statistics.ignored[Drop.OP_MISMATCH] += 1
-        self._ignored_packets.note(f"RESULT of op {header.op} where this rank submitted op {reduce.op}")
+        self._ignored_packets.note(f"RESULT of op {result.op} where this rank submitted op {reduce.op}")
 
     # ---- sending ------------------------------------------------------------------------------------
 
@@ -238,11 +240,11 @@ class StreamState:
             return None
         return position if position < self.open_end else None
 
-    def _open_slot(self, slot: int) -> None:
-        """Open the slot's next position, if there is one."""
-        position = self.next_open(slot)
-        if position is not None:
-            self._queue.open(position)
+    def _open_slot(self, position: int) -> None:
+        """Open the next position of a position's slot, if there is one."""
+        following = self.next_open(position % self.stream.slots)
+        if following is not None:
+            self._queue.open(following)
 
     def _open_many(self, reduce: AllReduce, positions: NDArray[np.int64]) -> None:
         """Open the lowest positions of slots, as far as `reduce` has payloads."""
@@ -252,4 +254,4 @@ class StreamState:
             self._queue.open_many(positions)
             return
         for position in positions.tolist():
-            self._open_slot(position % self.stream.slots)
+            self._open_slot(position)

@@ -69,6 +69,7 @@ from hopsum.protocol.worker_state import (
     IgnoredPackets,
     Membership,
     Places,
+    PositionResult,
     Timing,
     WorkerStatistics,
     places_for,
@@ -294,7 +295,7 @@ class Worker:
             return
         # W3: the first RESULT of this generation for a position is accepted, whether the position was sent or not.
         if header.kind == Kind.RESULT:
-            self.state.accept(header, values, position, now)
+            self.state.accept(position, PositionResult(header.op, header.contributors, values), now)
         elif header.kind == Kind.STATE:
             self._end_by(self.watch.on_state(header, position, now))
         else:
@@ -464,7 +465,7 @@ class Worker:
         except WireError as refused:
             self.statistics.peers_ignored[refused.reason.name.lower()] += 1
             return
-        self.state.accept(header, found.payload, position, now, from_peer=True)
+        self.state.accept(position, PositionResult(found.op, found.value, found.payload), now, from_peer=True)
 
     def _on_stale(self, header: Header, position: int, now: float) -> None:
         self._ignored_packets.note(f"STALE(slot {header.slot}, asked {header.round}, held {header.held})")

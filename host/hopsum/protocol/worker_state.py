@@ -121,6 +121,14 @@ class AllReduceFailed:
 AllReduceEvent = AllReduceDone | AllReduceFailed
 
 
+class PositionResult(NamedTuple):
+    """The result of one position, from the switch or a peer."""
+
+    op: int
+    contributors: int
+    values: bytes | memoryview
+
+
 @dataclass(slots=True)
 class WorkerStatistics:
     """Counts of a worker's datagrams, sent and received."""
@@ -216,13 +224,20 @@ class AllReduce:
         self.end = self.first + self.missing
         self.datagrams.flags.writeable = False
 
-    def hold(self, position: int, contributors: int, values: bytes | memoryview) -> None:
+    def hold(self, position: int, result: PositionResult) -> None:
         """Store the result of a position that is not held yet."""
         index = position - self.first
         self.missing -= 1
-        self.results[index] = np.frombuffer(values, np.uint8)
-        self.contributors[index] = contributors
+        self.results[index] = np.frombuffer(result.values, np.uint8)
+        self.contributors[index] = result.contributors
         self.held[index] = True
+
+    def find(self, position: int) -> PositionResult | None:
+        """Return a copy of the result of a position, None if it is not held."""
+        index = position - self.first
+        if not self.held[index]:
+            return None
+        return PositionResult(self.op, int(self.contributors[index]), self.results[index].tobytes())
 
     def discard(self, chosen: NDArray[np.bool_]) -> None:
         """Forget the held results of chosen chunks, [chunks]."""

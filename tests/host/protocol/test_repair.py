@@ -14,7 +14,7 @@ from hopsum.protocol.peer_messages import PeerMessage
 from hopsum.protocol.repair import PeerRepair, RepairPolicy
 from hopsum.protocol.result_store import ResultStore
 from hopsum.protocol.worker import AllReduceDone, Timing, Worker
-from hopsum.protocol.worker_state import AllReduce
+from hopsum.protocol.worker_state import AllReduce, PositionResult
 from hopsum_wire import Header, down_bytes
 
 from ...support.world import POLICY, SELDOM, TIMING, Plan, World, world_of
@@ -87,8 +87,8 @@ def stale_settles(patch: Patch) -> None:
     def zeros(self: Worker, header: Header, position: int, now: float) -> None:
         reduce = self.state.find(position)
         if position in self.queue.arrays.open and reduce is not None:
-            nothing = replace(header, op=reduce.op, contributors=0)
-            self.state.accept(nothing, bytes(down_bytes(reduce.op)), position, now, from_peer=True)
+            nothing = PositionResult(reduce.op, 0, bytes(down_bytes(reduce.op)))
+            self.state.accept(position, nothing, now, from_peer=True)
 
     patch.setattr(Worker, "_on_stale", zeros)
 
