@@ -38,27 +38,29 @@ class JoinPoint:
         """The largest start from which the program has continued, of this join point or an earlier one."""
         if resume is not None:
             self.on_resume(resume)
-        self.is_resumed = True
+        self._is_resumed = True
 
-    def is_next(self, resume: Resume) -> bool:
-        """Say whether a new generation has another join point."""
-        return resume.start is not None and resume.start_generation != self.generation
+    def next_start(self, resume: Resume) -> int | None:
+        """Return the start of a new generation's join point, None if it has no other one than this."""
+        return None if resume.start_generation == self.generation else resume.start
 
     def on_resume(self, resume: Resume) -> None:
         """Store the join point of a generation, if it has a new one."""
-        if resume.start is not None and self.is_next(resume):
-            self.start, self.generation, self.ranks = resume.start, resume.start_generation, resume.replaced
-            self.is_resumed = False
+        start = self.next_start(resume)
+        if start is not None:
+            self.start, self.generation, self.ranks = start, resume.start_generation, resume.replaced
+            self._is_resumed = False
 
     def require_resumed(self) -> None:
         """Raise WorkersReplacedError if the stream has reached `start` before the program knows of the newcomers."""
-        if self._stream.end >= self.start:
+        if not self._is_resumed and self._stream.end >= self.start:
             raise self._error()
 
     def voids(self, first: int, end: int, decided: DecidedRanges | None) -> bool:
         """Say whether an all-reduce at first .. end - 1 has a void position."""
-        before = np.arange(first, min(end, self.start))
-        return before.size > 0 and not (decided is not None and decided.covers(before).all())
+        if first >= self.start:
+            return False
+        return decided is None or not decided.covers(np.arange(first, min(end, self.start))).all()
 
     def void(self, handle: int) -> None:
         """End an all-reduce without a result on any rank: queue an AllReduceFailed event with WorkersReplacedError."""
@@ -70,7 +72,7 @@ class JoinPoint:
 
     def resume_at(self, generation: int, start: int) -> None:
         """Note that the program continues with the newcomers of a generation, which began at `start`."""
-        self.is_resumed |= generation == self.generation
+        self._is_resumed |= generation == self.generation
         self._passed = max(self._passed, start)
 
     def skip(self) -> bool:
@@ -112,9 +114,10 @@ def require_fitting(resume: Resume, join_point: JoinPoint, state: StreamState) -
             f"a generation with base {resume.base} for a worker of {stream.slots} slots that has delivered up to "
             f"position {state.delivered_to}: the base is a multiple of the slots, and not behind what is delivered"
         )
-    if resume.start is not None and join_point.is_next(resume) and resume.start < stream.end:
+    start = join_point.next_start(resume)
+    if start is not None and start < stream.end:
         raise ValueError(
-            f"newcomers begin at position {resume.start}, but this worker has submitted up to {stream.end}: they begin "
+            f"newcomers begin at position {start}, but this worker has submitted up to {stream.end}: they begin "
             "behind all that was reported"
         )
     return decided

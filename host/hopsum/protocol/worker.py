@@ -241,8 +241,7 @@ class Worker:
         if self._ended is not None:
             self.seal()  # raises where the worker is OVER
             raise GenerationEndedError(f"generation {own.generation} is sealed: submit it when the job has resumed")
-        if not self.join_point.is_resumed:
-            self.join_point.require_resumed()
+        self.join_point.require_resumed()
         template = update_template(op=op, generation=own.generation, worker=own.rank)
         if not chunks:
             raise WireError(Drop.BAD_LENGTH, "an all-reduce has at least one chunk")
@@ -263,7 +262,7 @@ class Worker:
             self._ignored_packets.seen.clear()
         self._handles += 1
         # E4: positions before a newcomer's start that are not decided are void on all ranks.
-        if first < self.join_point.start and self.join_point.voids(first, stream.end, self.state.decided):
+        if self.join_point.voids(first, stream.end, self.state.decided):
             # Void phases may be longer on this rank than on others: all end where newcomers begin.
             stream.end = min(stream.end, self.join_point.start)
             self.join_point.void(self._handles)
@@ -325,7 +324,6 @@ class Worker:
             position = self.stream.position(message.slot, message.round)
             if repair.note_gone(position, message.sender, now):
                 self._fail(fell_behind(self.membership, self.stream.place(position)))
-                return
         else:
             repair.on_message(message)
         if self._ended is None:
