@@ -223,10 +223,8 @@ class StreamState:
     def held_back(self) -> AllReduce | None:
         """Return the all-reduce whose first payload only rule R2 holds back, or None."""
         for reduce in self.active:
-            if reduce.first >= self.open_end:
-                return reduce if reduce.ready else None
-            if reduce.first + reduce.ready < reduce.end:
-                return None
+            if reduce.end > self.open_end:
+                return reduce if reduce.ready and reduce.first >= self.open_end else None
         return None
 
     def next_open(self, slot: int) -> int | None:
