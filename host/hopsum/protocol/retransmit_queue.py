@@ -285,11 +285,6 @@ def segments_of(
         flush: mask of the positions with FLUSH.
         active: all-reduces in progress, in the order of the stream.
     """
-    first, last = int(positions.min()), int(positions.max())
-    reduce = next(each for each in active if first < each.end)
-    if last < reduce.end and not flush.any():
-        yield _rows(reduce.datagrams, positions - reduce.first, flush=False)
-        return
     owner = np.searchsorted([reduce.first for reduce in active], positions, side="right") - 1
     cuts = np.flatnonzero((owner[1:] != owner[:-1]) | (flush[1:] != flush[:-1])) + 1
     for start, stop in zip([0, *cuts.tolist()], [*cuts.tolist(), len(positions)], strict=True):
