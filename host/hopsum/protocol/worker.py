@@ -275,10 +275,17 @@ class Worker:
 
     def fill(self, handle: int, payloads: NDArray[np.uint8]) -> None:
         """Set the payloads of an all-reduce's next chunks, uint8[n, up_bytes(op)]; copied. Ignore an ended one."""
+        reduce = self.in_progress(handle)
+        if reduce is not None:
+            reduce.fill(payloads)
+            self.state.release()
+
+    def in_progress(self, handle: int) -> AllReduce | None:
+        """Return the all-reduce of a handle, None if it has ended."""
         for reduce in self.state.active:
             if reduce.handle == handle:
-                reduce.fill(payloads)
-                self.state.release()
+                return reduce
+        return None
 
     def receive_datagram(self, data: bytes | memoryview, now: float) -> None:
         """Process one datagram from the switch's address. A datagram without use is counted and ignored."""

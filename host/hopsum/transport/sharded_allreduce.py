@@ -27,8 +27,8 @@ class ShardedAllReduce:
     coder: Reduction | None
     """Makes the payloads that were missing at the beginning, and reads sums before the last one arrives. None: all
     payloads were there, and no sum is read early."""
-    reduces: list[AllReduce | None]
-    """The part of each shard that has chunks. None: the shard voided its part at once."""
+    reduces: dict[int, AllReduce]
+    """By number of a shard with chunks, its part. Without parts that ended as they were submitted."""
     left: int
     """The number of shards that have not ended their part."""
     taken: int = 0
@@ -50,9 +50,8 @@ class ShardedAllReduce:
     def missing(self) -> int:
         """Return the number of chunks without a result."""
         missing = 0
-        for reduce in self.reduces:
-            if reduce is not None:
-                missing += reduce.missing
+        for reduce in self.reduces.values():
+            missing += reduce.missing
         return missing
 
     @property
@@ -74,9 +73,8 @@ class ShardedAllReduce:
     def read_again(self) -> None:
         """Let the coder forget all sums, and set `taken` to 0, if a change of generation has discarded results."""
         is_discarded = False
-        for reduce in self.reduces:
-            if reduce is not None and reduce.discarded:
-                is_discarded, reduce.discarded = True, False
+        for reduce in self.reduces.values():
+            is_discarded, reduce.discarded = is_discarded or reduce.discarded, False
         if not is_discarded:
             return
         if self.taken and self.coder is not None and self.coder.phase is not None:

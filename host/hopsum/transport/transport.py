@@ -175,7 +175,7 @@ class Transport:
         each = np.asarray(0 if counts is None else counts)
         self._handles += 1
         before = tuple([self._all_sharded.by_handle[handle] for handle in ranges]) if ranges else ()
-        sharded = ShardedAllReduce(self._handles, places, coder, [], used, ranges=before, lanes_before=lanes_before)
+        sharded = ShardedAllReduce(self._handles, places, coder, {}, used, ranges=before, lanes_before=lanes_before)
         at_shards, now = {}, time.monotonic()
         with self.lock:
             for number in range(used):
@@ -188,8 +188,8 @@ class Transport:
                     ready=len(range(number, ready, shards)),
                     places=places.of_shard(number, shards),
                 )
-                last = worker.state.active[-1] if worker.state.active else None
-                sharded.reduces.append(last if last is not None and last.handle == handle else None)
+                if (reduce := worker.in_progress(handle)) is not None:
+                    sharded.reduces[number] = reduce
                 at_shards[number, handle] = sharded
         # Last: if a shard refuses, the caller has no handle, and earlier shards' events are ignored.
         self._all_sharded.by_handle[sharded.handle] = sharded
@@ -208,9 +208,8 @@ class Transport:
     def _fill(self, sharded: ShardedAllReduce, first: int, payloads: NDArray[np.uint8]) -> None:
         """Set the payloads of chunks from `first` on at their shards. The lock is held."""
         shards = len(self.shards)
-        for number, reduce in enumerate(sharded.reduces):
-            if reduce is not None:
-                self.shards[number].worker.fill(reduce.handle, payloads[(number - first) % shards :: shards])
+        for number, reduce in sharded.reduces.items():
+            self.shards[number].worker.fill(reduce.handle, payloads[(number - first) % shards :: shards])
 
     def step(self, wait_s: float) -> list[AllReduceEvent]:
         """Send due datagrams, wait for datagrams, a timer or `wake`, for `wait_s` at most, and return events.

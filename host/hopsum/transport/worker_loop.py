@@ -270,9 +270,7 @@ class WorkerLoop:
             for row in range(vector.ranges_first, vector.ranges_end):
                 self.vectors[row].is_ranges = True
             vector.first_sums, vector.rest_sums = [each.places.addresses[0] for each in (ranges[0], ranges[-1])]
-            sent = ranges[0].reduces[0]
-            assert sent is not None
-            vector.ranges_sent = sent.addresses[0] + at.HOPSUM_BYTES
+            vector.ranges_sent = ranges[0].reduces[0].addresses[0] + at.HOPSUM_BYTES
         vector.codec, vector.encode = record_address(stream.run), stream.encoder.address
         # A coder that did not read an earlier part reads all sums at the end.
         if stream.decoder is not None and stream.taken == sharded.taken:

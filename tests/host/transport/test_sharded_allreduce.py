@@ -351,13 +351,12 @@ def sharded_of(chunks: int, codes: Codes | None) -> ShardedAllReduce:
     places = places_for(Op.ADD32, chunks)
     datagrams = np.zeros((chunks, HOPSUM_BYTES + up_bytes(Op.ADD32)), np.uint8)
     reduce = AllReduce(1, Op.ADD32, 0, datagrams, 0.0, 1.0, 0, places)
-    return ShardedAllReduce(1, places, codes, [reduce], 1)  # type: ignore[arg-type]
+    return ShardedAllReduce(1, places, codes, {0: reduce}, 1)  # type: ignore[arg-type]
 
 
 def hold(sharded: ShardedAllReduce, chunks: slice) -> None:
     """Let results come."""
-    (reduce,) = sharded.reduces
-    assert reduce is not None
+    (reduce,) = sharded.reduces.values()
     sharded.places.held[chunks] = True
     reduce.missing = int(np.count_nonzero(~sharded.places.held))
 
@@ -386,8 +385,7 @@ def test_python_makes_codes_for_an_idle_network_first_and_reads_what_is_here_wit
 def test_sums_that_a_change_of_generation_discards_are_read_again() -> None:
     codes = codes_of(100, 1)
     sharded = sharded_of(100, codes)
-    (reduce,) = sharded.reduces
-    assert reduce is not None
+    (reduce,) = sharded.reduces.values()
     hold(sharded, slice(0, 50))
     sharded.read(30)
     reduce.discard(np.arange(100) >= 60)

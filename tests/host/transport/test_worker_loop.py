@@ -73,7 +73,7 @@ def sharded_of(worker: Worker, handle: int, codes: Codes | None = None) -> Shard
     """Return an all-reduce that a worker has just got, as the transport of one shard has it."""
     reduce = worker.state.active[-1]
     assert reduce.handle == handle
-    return ShardedAllReduce(handle, reduce.places, codes, [reduce], 1)  # type: ignore[arg-type]
+    return ShardedAllReduce(handle, reduce.places, codes, {0: reduce}, 1)  # type: ignore[arg-type]
 
 
 class LoopTwins(Twins):
