@@ -96,7 +96,7 @@ class StreamState:
         later = range(position + self.stream.slots, last, self.stream.slots)[: most - 1]
         return [position, *(p for p in later if not self.is_held(p, self.find(p)))]
 
-    def in_progress(self, position: int) -> PositionResult | None:
+    def undelivered_result(self, position: int) -> PositionResult | None:
         """Return the held result of an all-reduce that is not delivered, or None."""
         reduce = self.find(position)
         return self.early.get(position) if reduce is None else reduce.find(position)

@@ -324,7 +324,7 @@ class Worker:
             self.statistics.peers_ignored[reason] += 1
             return
         if message.kind is PeerKind.FETCH:
-            repair.answer(message, self.state.in_progress(self.stream.position(message.slot, message.round)))
+            repair.answer(message, self.state.undelivered_result(self.stream.position(message.slot, message.round)))
         elif message.kind is PeerKind.FOUND and self._ended is None:
             self._on_found(message, now)
         elif message.kind is PeerKind.GONE and self._ended is None:
