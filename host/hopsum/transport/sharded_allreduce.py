@@ -1,14 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An all-reduce that is spread over the shards of a job: chunk c is chunk c // k of shard c mod k."""
+"""All-reduces that are spread over the shards of a job: chunk c is chunk c // k of shard c mod k.
+
+all-reduce   input                                     next    also
+IN PROGRESS  a shard has all its chunks                same    they are at their places in the vector
+IN PROGRESS  the last shard has its chunks             DONE    AllReduceDone
+IN PROGRESS  a shard fails by WorkersReplacedError     same    the all-reduce is void on all ranks
+IN PROGRESS  the last shard ends after such a failure  DONE    AllReduceFailed
+IN PROGRESS  a shard fails by another error            DONE    AllReduceFailed at once: the generation has ended
+IN PROGRESS  its coder fails                           DONE    AllReduceFailed: this rank lacks payloads or a mean
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from hopsum.codec.interface import Reduction
-from hopsum.protocol.worker_state import AllReduce, Places
+from hopsum.errors import WorkersReplacedError
+from hopsum.protocol.worker_state import AllReduce, AllReduceDone, AllReduceEvent, AllReduceFailed, Places
 
 # A look at the network costs some ten microseconds: half a million gradients take so long that it does not count.
 PART_CHUNKS: Final = 512
@@ -82,13 +92,43 @@ class ShardedAllReduce:
         self.taken = 0
 
 
-class ShardedAllReduces(NamedTuple):
-    """The all-reduces in progress."""
+class ShardedAllReduces:
+    """The all-reduces in progress, and which of their parts have not ended."""
 
-    by_handle: dict[int, ShardedAllReduce]
-    """In the order of the stream."""
-    at_shards: dict[tuple[int, int], ShardedAllReduce]
-    """By number of a shard that has not ended its part, and handle there."""
+    def __init__(self) -> None:
+        self.by_handle: Final[dict[int, ShardedAllReduce]] = {}
+        """In the order of the stream."""
+        self.at_shards: Final[dict[tuple[int, int], ShardedAllReduce]] = {}
+        """By number of a shard that has not ended its part, and handle there."""
+
+    def add(self, sharded: ShardedAllReduce, handles: Sequence[int]) -> None:
+        """Add an all-reduce. `handles` are those of its parts, at the first shards."""
+        self.by_handle[sharded.handle] = sharded
+        for part in enumerate(handles):
+            self.at_shards[part] = sharded
+
+    def end_part(self, number: int, event: AllReduceEvent) -> AllReduceEvent | None:
+        """Record the end of an all-reduce at one shard. Return its event if it has ended as a whole."""
+        sharded = self.at_shards.pop((number, event.handle), None)
+        if sharded is None:  # another shard or the coder has failed
+            return None
+        sharded.left -= 1
+        if isinstance(event, AllReduceFailed):
+            sharded.error = event.error
+        if sharded.left and (sharded.error is None or isinstance(sharded.error, WorkersReplacedError)):
+            return None
+        self.end(sharded)
+        if sharded.error is not None:
+            return AllReduceFailed(sharded.handle, sharded.error)
+        results, contributors = sharded.places[:2]
+        results.flags.writeable = contributors.flags.writeable = False
+        return AllReduceDone(sharded.handle, results, contributors)
+
+    def end(self, sharded: ShardedAllReduce) -> None:
+        """Forget an all-reduce. Later events of its parts are ignored."""
+        for part in [part for part, each in self.at_shards.items() if each is sharded]:
+            del self.at_shards[part]
+        del self.by_handle[sharded.handle]
 
 
 class CodecWork(NamedTuple):

@@ -9,14 +9,6 @@ seal.
 Chunk c of an all-reduce belongs to shard c mod k. Each shard has its own link, worker, slots, window and round-trip
 estimate; shards share no state of the slot protocol.
 
-    all-reduce   input                                     next    also
-    IN PROGRESS  a shard has all its chunks                same    they are at their places in the vector
-    IN PROGRESS  the last shard has its chunks             DONE    AllReduceDone
-    IN PROGRESS  a shard fails by WorkersReplacedError     same    the all-reduce is void on all ranks
-    IN PROGRESS  the last shard ends after such a failure  DONE    AllReduceFailed
-    IN PROGRESS  a shard fails by another error            DONE    AllReduceFailed at once: the generation has ended
-    IN PROGRESS  its coder fails                           DONE    AllReduceFailed: this rank lacks payloads or a mean
-
     generation   input                          next     also
     RUNS         seal, in any thread            SEALED   its workers send and accept nothing more
     SEALED       resume, in any thread          RUNS     another generation
@@ -40,7 +32,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopsum.codec.interface import Reduction
-from hopsum.errors import WorkersReplacedError
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, WorkerStatistics
 from hopsum.protocol.worker_state import AllReduceEvent, places_for
 from hopsum.transport.link import LinkStatistics
@@ -84,7 +75,7 @@ class Transport:
         self.interrupt: BaseException | None = None
         """The error that a signal handler raised while `step` waited. The state is consistent nevertheless."""
         self._handles = 0
-        self._all_sharded = ShardedAllReduces({}, {})
+        self._all_sharded = ShardedAllReduces()
         self._poll = self._poll_of_all()
         self.is_sealed = False
         self._stepping = threading.Lock()
@@ -176,7 +167,7 @@ class Transport:
         self._handles += 1
         before = tuple([self._all_sharded.by_handle[handle] for handle in ranges]) if ranges else ()
         sharded = ShardedAllReduce(self._handles, places, coder, {}, used, ranges=before, lanes_before=lanes_before)
-        at_shards, now = {}, time.monotonic()
+        handles, now = list[int](), time.monotonic()
         with self.lock:
             for number in range(used):
                 worker = self.shards[number].worker
@@ -190,10 +181,9 @@ class Transport:
                 )
                 if (reduce := worker.in_progress(handle)) is not None:
                     sharded.reduces[number] = reduce
-                at_shards[number, handle] = sharded
+                handles.append(handle)
         # Last: if a shard refuses, the caller has no handle, and earlier shards' events are ignored.
-        self._all_sharded.by_handle[sharded.handle] = sharded
-        self._all_sharded.at_shards.update(at_shards)
+        self._all_sharded.add(sharded, handles)
         return sharded.handle
 
     def fill(self, handle: int, payloads: NDArray[np.uint8]) -> None:
@@ -267,7 +257,7 @@ class Transport:
         found: list[AllReduceEvent] = [] if failed is None else [failed]
         for number, worker in enumerate(workers):
             while (event := worker.next_event()) is not None:
-                if (over := self._take(number, event)) is not None:
+                if (over := self._all_sharded.end_part(number, event)) is not None:
                     found.append(over)
             shards[number].end_step()
         return found
@@ -384,36 +374,11 @@ class Transport:
             first = sharded.coder.encoded
             payloads = sharded.coder.encode_part()
         except BaseException as error:  # also a signal handler's: only the caller of `submit` can end the all-reduce
-            self._end(sharded)
+            self._all_sharded.end(sharded)
             return AllReduceFailed(sharded.handle, error)
         with self.lock:
             self._fill(sharded, first, payloads)
         return None
-
-    def _take(self, number: int, event: AllReduceEvent) -> AllReduceEvent | None:
-        """Record the end of an all-reduce at one shard. Return its event if it has ended as a whole."""
-        sharded = self._all_sharded.at_shards.pop((number, event.handle), None)
-        if sharded is None:  # another shard or the coder has failed
-            return None
-        sharded.left -= 1
-        if isinstance(event, AllReduceFailed):
-            sharded.error = event.error
-        if sharded.left and (sharded.error is None or isinstance(sharded.error, WorkersReplacedError)):
-            return None
-        self._end(sharded)
-        if sharded.error is not None:
-            return AllReduceFailed(sharded.handle, sharded.error)
-        results, contributors = sharded.places[:2]
-        results.flags.writeable = contributors.flags.writeable = False
-        return AllReduceDone(sharded.handle, results, contributors)
-
-    def _end(self, sharded: ShardedAllReduce) -> None:
-        """Forget an all-reduce. Later events of its parts are ignored."""
-        at_shards = self._all_sharded.at_shards
-        if sharded.left:  # else `_take` has removed all of its parts
-            for where in [where for where, each in at_shards.items() if each is sharded]:
-                del at_shards[where]
-        del self._all_sharded.by_handle[sharded.handle]
 
     def _poll_of_all(self) -> select.poll | None:
         """Return a poll of the sockets and wakers of all shards; None for one shard, and for links without sockets."""

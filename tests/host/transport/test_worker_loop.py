@@ -87,7 +87,7 @@ class LoopTwins(Twins):
         )
         self.loop = worker_loop.WorkerLoop(worker_kernel, [(link, self.one.membership.slots)])  # type: ignore[list-item]
         self.memory = self.loop.shards[0]
-        self.all_sharded = ShardedAllReduces({}, {})
+        self.all_sharded = ShardedAllReduces()
         if rng.random() < 0.3:  # a window that a loss has halved
             for worker in (self.one, self.fast):
                 worker.queue.congestion = CongestionWindow(worker.membership.slots)
@@ -109,7 +109,7 @@ class LoopTwins(Twins):
         handle = self.fast._handles
         if handle > handles and self.fast.state.active and self.fast.state.active[-1].handle == handle:
             sharded = sharded_of(self.fast, handle, self.codes.get(handle))
-            self.all_sharded.by_handle[handle] = self.all_sharded.at_shards[0, handle] = sharded
+            self.all_sharded.add(sharded, [handle])
 
     def fill(self) -> None:
         """Let payloads come, sometimes those that the kernel could make."""
@@ -288,13 +288,13 @@ class Bench:
     def __init__(self, worker: Worker, link: Any, kernel: Any = worker_kernel) -> None:
         self.worker = worker
         self.loop = worker_loop.WorkerLoop(kernel, [(link, worker.membership.slots)])
-        self.all_sharded = ShardedAllReduces({}, {})
+        self.all_sharded = ShardedAllReduces()
 
     def submit(self, payloads: Any, codes: Codes | None = None) -> None:
         ready = len(payloads) if codes is None else 0
         handle = self.worker.submit(Op.ADD32, payloads, now=time.monotonic(), ready=ready)
         sharded = sharded_of(self.worker, handle, codes)
-        self.all_sharded.by_handle[handle] = self.all_sharded.at_shards[0, handle] = sharded
+        self.all_sharded.add(sharded, [handle])
 
     def run(self, limit_at: float) -> list[Any]:
         (unsent,) = self.loop.run([self.worker], self.all_sharded, limit_at)
