@@ -206,15 +206,14 @@ class Shard:
 
     # ---- a step of the transport ---------------------------------------------------------------------------
 
-    def begin_step(self) -> float | None:
-        """Exchange pending peer messages. The lock is held. Return the time of the worker's next timer, or None."""
+    def begin_step(self) -> None:
+        """Exchange pending peer messages. The lock is held."""
         if self._peers is not None:
             # Set before the DONEs are popped, and read after `_on_message` has added one: so each DONE is popped here
             # or ends the wait.
             self._waits = self.worker.waits_for_peers
             self._pop_dones()
             self.flush_messages()
-        return self.worker.get_timer()
 
     def end_step(self) -> None:
         """Pass pending DONEs to the worker if no step is in progress, because the next step may be far away."""

@@ -77,6 +77,8 @@ class Transport:
         self._handles = 0
         self._all_sharded = ShardedAllReduces()
         self._poll = self._poll_of_all()
+        self._nothing: Final[list[Sequence[bytes | memoryview]]] = [()] * len(self.shards)
+        """By shard, no datagrams."""
         self.is_sealed = False
         self._stepping = threading.Lock()
         """Held during a step, and during a change of generation."""
@@ -216,50 +218,54 @@ class Transport:
     def _step(self, wait_s: float) -> list[AllReduceEvent]:
         if self._loop_comes and not is_being_compiled():
             self._loop, self._loop_comes = self._make_loop(), False
-        shards, workers, loop = self.shards, self._workers, self._loop
+        workers = self._workers
         # Before anything is received: the loop may have begun codes with sums of ranges that the coder has not read.
         # All shards share one side channel.
-        shards[0].require_open()
+        self.shards[0].require_open()
         for sharded in self._all_sharded.by_handle.values():
             sharded.read_again()
-        batches: list[list[NDArray[np.uint8]]] = []
-        due: list[float] = []
         with self.lock:
             begun = time.monotonic()
-            for shard in shards:
-                if (timer := shard.begin_step()) is not None:
-                    due.append(timer)
-            runs = can_run_compiled = self._can_run_compiled()
-            work = next_work(self._all_sharded.by_handle.values(), self._window, by_machine=runs)
-            for worker in workers:
-                # A vector may have ended in `submit`, by early results or because it is void.
-                if work is not None or worker.state.events:
-                    wait_s = 0.0
-            if loop is not None and runs:
-                batches = loop.run(workers, self._all_sharded, min([*due, begun + wait_s]))
+            for shard in self.shards:
+                shard.begin_step()
+            loop = self._loop if self._can_run_compiled() else None
+            if loop is None and self._loop is not None:
+                # The next receive overwrites what the loop has left in its buffers.
+                self._loop.receive_rest(workers, begun)
+            work = next_work(self._all_sharded.by_handle.values(), self._window, by_machine=loop is not None)
+            # A vector may have ended in `submit`, by early results or because it is void.
+            is_due = work is not None or any([worker.state.events for worker in workers])
+            until = begun if is_due else begun + wait_s
+            if loop is not None:
+                batches = loop.run(workers, self._all_sharded, min([until, *self._timers()]))
                 self.interrupt, loop.interrupt = loop.interrupt, None
-                has_ended = not any(batches)
-                if has_ended:
-                    self._hand_over([()] * len(shards), loop.emptied)
+                self._hand_over(self._nothing, loop.emptied)
             else:
                 # Selected under the lock, sent without it: a system call must not block the side channel's thread.
                 # Datagrams that are being sent when `seal` runs count as sent before the seal.
                 batches = [worker.segments_to_send(begun) for worker in workers]
-                due = [timer for worker in workers if (timer := worker.get_timer()) is not None]
-                # If only retransmissions prevented the compiled loop, it receives the next datagrams: Python takes a
-                # hundred times as long for each.
-                can_run_compiled, has_ended = self._can_run_compiled(), False
-        if not has_ended:
-            # No wait if nothing is in progress.
-            until = min([begun + wait_s, *due]) if due else begun
-            self._exchange(batches, until, has_run=runs, can_run_compiled=can_run_compiled)
+                timers = self._timers()
+                # No wait if nothing is in progress.
+                until = min([until, *timers]) if timers else begun
+                loop_is_next = self._can_run_compiled()
+        for shard, rows in zip(self.shards, batches, strict=True):
+            if rows:
+                shard.send(rows)
+        if loop is None:
+            # If only retransmissions prevented the compiled loop, it receives the next datagrams: Python takes a
+            # hundred times as long for each. Else read now: sending may have taken milliseconds, and timers are
+            # absolute.
+            arrived = self._nothing if loop_is_next else self._receive(until - time.monotonic())
+            with self.lock:
+                self._hand_over(arrived, [not (loop_is_next or some) for some in arrived])
         failed = None if work is None else self._do(work)
         found: list[AllReduceEvent] = [] if failed is None else [failed]
         for number, worker in enumerate(workers):
-            while (event := worker.next_event()) is not None:
+            while worker.state.events:
+                event = worker.state.events.popleft()
                 if (over := self._all_sharded.end_part(number, event)) is not None:
                     found.append(over)
-            shards[number].end_step()
+            self.shards[number].end_step()
         return found
 
     def seal(self) -> Sealed:
@@ -323,23 +329,9 @@ class Transport:
         loop = self._loop
         return loop is not None and not self.lock.waiting and loop.can_run_compiled(self._workers, self._all_sharded)
 
-    def _exchange(
-        self, batches: Sequence[Sequence[NDArray[np.uint8]]], until: float, *, has_run: bool, can_run_compiled: bool
-    ) -> None:
-        """Send datagrams, receive others unless the compiled loop will, and pass them to the workers."""
-        loop, rest_is_here = self._loop, self._loop is not None and self._loop.has_rest
-        for shard, rows in zip(self.shards, batches, strict=True):
-            shard.send(rows)
-        arrived: Sequence[Sequence[bytes | memoryview]] = [()] * len(batches)
-        emptied = loop.emptied if loop is not None and has_run else [False] * len(batches)
-        if not can_run_compiled and not rest_is_here:
-            # Read now: sending may have taken milliseconds, and timers are absolute.
-            arrived = self._receive(until - time.monotonic())
-            emptied = [not some for some in arrived]
-        with self.lock:
-            if loop is not None and not can_run_compiled and rest_is_here:
-                loop.receive_rest(self._workers, time.monotonic())
-            self._hand_over(arrived, emptied)
+    def _timers(self) -> list[float]:
+        """Return the times of the next timers of the workers that have one. The lock is held."""
+        return [timer for worker in self._workers if (timer := worker.get_timer()) is not None]
 
     def _hand_over(self, arrived: Sequence[Sequence[bytes | memoryview]], emptied: Sequence[bool]) -> None:
         """Pass the received datagrams and the time to the shards. The lock is held. `emptied`: sockets without more."""
@@ -361,7 +353,7 @@ class Transport:
             raise
         except BaseException as error:
             self.interrupt = error
-            return [()] * len(links)
+            return self._nothing
 
     def _do(self, work: CodecWork) -> AllReduceFailed | None:
         """Make the next payloads of a vector, or read its next sums. Return a failure of the coder."""

@@ -149,11 +149,6 @@ class ShardMemory:
         for first in range(start, end, size):
             worker.receive_datagram(self.link.buffer[first : min(first + size, stop)].data, now)
 
-    @property
-    def has_rest(self) -> bool:
-        """Say whether the buffer has unprocessed datagrams, which another receive would overwrite."""
-        return self.state.rest < self.state.received
-
     def unsent(self, worker: Worker) -> list[NDArray[np.uint8]]:
         """Return the datagrams that the compiled loop has chosen and could not send, without those with a result."""
         pending = self.pending[self.state.pending_first : self.state.pending_end]
@@ -340,11 +335,6 @@ class WorkerLoop:
         for memory, worker in zip(self.shards, workers, strict=True):
             # With the current time, because the worker may have sent since the kernel's last batch.
             memory.receive_rest(worker, now)
-
-    @property
-    def has_rest(self) -> bool:
-        """Say whether a buffer has unprocessed datagrams."""
-        return any(memory.has_rest for memory in self.shards)
 
     def _serve(self, address: int) -> None:
         """Call the kernel, and count its datagrams."""
