@@ -19,7 +19,6 @@ All shards change their generation together: a thread that holds `lock` finds al
 
 from __future__ import annotations
 
-import select
 import threading
 import time
 from collections import Counter
@@ -35,9 +34,9 @@ from hopsum.codec.interface import Reduction
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, WorkerStatistics
 from hopsum.protocol.worker_state import AllReduceEvent, places_for
 from hopsum.transport.link import LinkStatistics
+from hopsum.transport.links_receiver import LinksReceiver
 from hopsum.transport.shard import Shard, ShardContinuation, TransportStatistics
 from hopsum.transport.sharded_allreduce import CodecWork, ShardedAllReduce, ShardedAllReduces, next_work
-from hopsum.transport.udp_link import UdpLink
 from hopsum.transport.worker_loop import WorkerLoop, is_being_compiled, worker_loop
 from hopsum_base.spare_arrays import spare_array
 from hopsum_wire import Drop, WireError
@@ -45,8 +44,6 @@ from hopsum_wire.generations import Sealed
 
 # A blocking all-reduce must notice the end of the side channel within this time.
 _STEP_S: Final = 1.0
-_TURN_S: Final = 0.001
-"""The longest wait for one of several links that are no UDP sockets: these are polled one after the other."""
 Counts = TypeVar("Counts", LinkStatistics, WorkerStatistics)
 
 
@@ -76,7 +73,7 @@ class Transport:
         """The error that a signal handler raised while `step` waited. The state is consistent nevertheless."""
         self._handles = 0
         self._all_sharded = ShardedAllReduces()
-        self._poll = self._poll_of_all()
+        self._receiver = LinksReceiver([shard.link for shard in self.shards])
         self._nothing: Final[list[Sequence[bytes | memoryview]]] = [()] * len(self.shards)
         """By shard, no datagrams."""
         self.is_sealed = False
@@ -88,10 +85,8 @@ class Transport:
 
     @property
     def statistics(self) -> TransportStatistics:
-        """Return the counts of all shards together. With one shard they are live, else a copy."""
+        """Return the counts of all shards together. The counts of the links and workers are a copy."""
         found = [shard.statistics for shard in self.shards]
-        if len(found) == 1:
-            return found[0]
         worker = _total(WorkerStatistics(), [each.worker for each in found])
         worker.given_up = 0
         for each in found:
@@ -341,14 +336,8 @@ class Transport:
 
     def _receive(self, timeout_s: float) -> list[Sequence[bytes | memoryview]]:
         """Wait for datagrams. Return them by shard."""
-        links = [shard.link for shard in self.shards]
         try:
-            if len(links) == 1:
-                return [links[0].receive(timeout_s)]
-            if self._poll is None:
-                return [link.receive(min(timeout_s, _TURN_S)) for link in links]
-            self._poll.poll(max(timeout_s, 0.0) * 1000)
-            return [link.receive(0.0) for link in links]
+            return self._receiver.receive(timeout_s)
         except Exception:
             raise
         except BaseException as error:
@@ -371,18 +360,6 @@ class Transport:
         with self.lock:
             self._fill(sharded, first, payloads)
         return None
-
-    def _poll_of_all(self) -> select.poll | None:
-        """Return a poll of the sockets and wakers of all shards; None for one shard, and for links without sockets."""
-        links = [shard.link for shard in self.shards]
-        if len(links) == 1 or not all(isinstance(link, UdpLink) for link in links):
-            return None
-        poll = select.poll()
-        for link in links:
-            assert isinstance(link, UdpLink)
-            poll.register(link.fileno(), select.POLLIN)
-            poll.register(link.waker.fd, select.POLLIN)
-        return poll
 
 
 def _total(total: Counts, counts: Iterable[Counts]) -> Counts:
