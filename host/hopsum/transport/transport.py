@@ -162,7 +162,7 @@ class Transport:
         ready = chunks if coder is None else coder.encoded
         each = np.asarray(0 if counts is None else counts)
         self._handles += 1
-        before = tuple([self._all_sharded.by_handle[handle] for handle in ranges]) if ranges else ()
+        before = tuple([self._all_sharded.by_handle[handle] for handle in ranges])
         sharded = ShardedAllReduce(self._handles, places, coder, {}, used, ranges=before, lanes_before=lanes_before)
         handles, now = list[int](), time.monotonic()
         with self.lock:
