@@ -3,20 +3,9 @@
 
 A worker has one channel for all shards of its job: a message names its shard. The channel's thread runs an asyncio
 loop, and only that thread uses the fields, except `_news` and `_delivers`. It accepts connections from peers and reads
-them (`_read_messages`). It opens one to each peer that gets a message, and writes it (`_speak`). Only the listener's
-REPLY goes in the other direction. So an answer goes to the address that the job has for a rank, and never to another
-sender.
-
-    a connection ends                                       counted in
-    incoming    no proof within `PROVE_S`, or a wrong one   `closed`, by reason
-                the oldest of `UNPROVED_MAX` without proof  `closed`: one more has come
-                HELLO of another generation                 `other_generations`
-                anything but whole messages with their MAC  `closed`, by reason
-                its rank has connected anew                 -
-    outgoing    it cannot be made                           `unreachable`; made again after a while
-                no REPLY within `PROVE_S`, or a wrong one   `refused`; the same
-                broken                                      -; made again for the next message
-    any         `move`: another generation                  -
+them (side_incoming.py). It opens one to each peer that gets a message, and writes it (side_outgoing.py). Only the
+listener's REPLY goes in the other direction. So an answer goes to the address that the job has for a rank, and never to
+another sender. `move` ends all connections: another generation begins.
 
 A peer is dialled when a message is queued for it. A queue has at most `QUEUE_BYTES_MAX`. The protocol asks again for
 lost messages (hopsum.protocol.repair).
@@ -26,42 +15,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
 import threading
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from hopsum.errors import HopsumError
-from hopsum.protocol.peer_messages import HEADER_BYTES, MESSAGE_BYTES_MAX, PeerMessage, PeerMessageError
-from hopsum.transport.side_proof import (
-    HELLO_BYTES,
-    MAC_BYTES,
-    REPLY_BYTES,
-    GenerationKey,
-    Seal,
-    check_hello,
-    check_reply,
-    make_hello,
-    make_reply,
-)
+from hopsum.protocol.peer_messages import PeerMessage
+from hopsum.transport.side_connection import Address, SideStatistics
+from hopsum.transport.side_incoming import IncomingConnections
+from hopsum.transport.side_outgoing import Outgoing
+from hopsum.transport.side_proof import GenerationKey
 
 __all__ = ["Address", "GenerationKey", "SideChannel", "SideStatistics"]
 
-Address = tuple[str, int]
-_log: Final = logging.getLogger(__name__)
-LENGTH_BYTES: Final = 4
-# A window of results of 1 KiB for a peer that was away for a moment. What is lost is asked for again.
-QUEUE_BYTES_MAX: Final = 8 << 20
-DIAL_AGAIN_S: Final = 0.1
-DIAL_AGAIN_MAX_S: Final = 2.0
 CLOSE_LINGER_S: Final = 0.5
 """The seconds for which `close` tries to send the rest."""
-PROVE_S: Final = 5.0
-"""Seconds in which either side must prove itself, from the first packet of a connection."""
-PROVE_AGAIN_MAX_S: Final = 0.5
 # News saves memory at the peers, which need it before they have kept megabytes: nobody waits for them. Each costs a
 # message, its MAC and a turn of a thread at both ends. So a worker sends 100 a second and receives 100: a hundredth of
 # a processor. They are more only if results would be kept for longer than the maximum.
@@ -70,111 +39,6 @@ TELL_EVERY_S: Final = 0.02
 TELL_EVERY_EACH_S: Final = 0.01
 """Seconds for each message of an interval, one to each peer about each shard, where these are more."""
 TELL_EVERY_MAX_S: Final = 0.25
-# As many as a job has workers. Strangers at a worker's address cannot take more descriptors than that.
-UNPROVED_MAX: Final = 64
-# A peer that has moved may be some connections ahead of the membership here. One that nobody can hear dials on.
-STRANGERS_TOLD: Final = 10
-"""Refused connections of a generation, from addresses that no peer has, after which one WARNING is logged."""
-_KEEPALIVE: Final = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", 18), 11_000),  # which Linux alone has
-)
-"""Reader and writer notice a peer that vanished silently after 11 s."""
-
-
-@dataclass(slots=True)
-class SideStatistics:
-    """Counts of the traffic between peers."""
-
-    messages_sent: int = 0
-    messages_received: int = 0
-    unreachable: int = 0
-    """Failed attempts to connect to a peer."""
-    refused: int = 0
-    """Attempts in which the listener did not complete the handshake, usually because it is in another generation."""
-    other_generations: int = 0
-    """Ignored connections and messages of a generation that has ended for this worker, or has not begun for it."""
-    closed: Counter[str] = field(default_factory=Counter)
-    """Connections that were closed for cause: hello, forged, silent, crowd (before the proof), stranger; and length,
-    kind, sender, value, truncated, slow."""
-
-
-@dataclass(slots=True, eq=False)
-class Outgoing:
-    """A peer to which this worker writes in one generation: its connection, and the queue of messages for it."""
-
-    rank: int
-    address: Address
-    queue: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
-    queued_bytes: int = 0
-    speaker: asyncio.Task[None] | None = None
-    reader: asyncio.StreamReader = field(init=False)
-    writer: asyncio.StreamWriter | None = None
-    """The connection, None without one."""
-
-    @property
-    def is_connected(self) -> bool:
-        """Return whether there is a connection, of which no end is known."""
-        return self.writer is not None and not (self.reader.at_eof() or self.writer.is_closing())
-
-    def hang_up(self) -> None:
-        """End the connection at once, if there is one. Unsent bytes are lost. The queue stays."""
-        if self.writer is not None:
-            # Not `close`, which waits for a peer that does not read.
-            self.writer.transport.abort()
-            self.writer = None
-
-    def put(self, data: bytes) -> bool:
-        """Queue a message. Return whether the queue was full: then all earlier messages in it were dropped."""
-        is_full = self.queued_bytes + len(data) > QUEUE_BYTES_MAX
-        # Dropping all of the queue keeps memory bounded, and the peer asks again for what it still lacks.
-        while is_full and not self.queue.empty():
-            self.queued_bytes -= len(self.queue.get_nowait())
-            self.queue.task_done()
-        self.queue.put_nowait(data)
-        self.queued_bytes += len(data)
-        return is_full
-
-
-class IncomingConnections:
-    """The open connections from peers to one worker. For the channel's thread only."""
-
-    def __init__(self) -> None:
-        self._unproved: dict[asyncio.StreamWriter, None] = {}
-        """The connections without a proof, in the order in which they came."""
-        self._proved: dict[int, asyncio.StreamWriter] = {}
-        """The connections with a proof, by rank."""
-
-    def add(self, writer: asyncio.StreamWriter) -> bool:
-        """Add a connection without a proof. Return whether the oldest of UNPROVED_MAX others was closed for it."""
-        is_crowded = len(self._unproved) >= UNPROVED_MAX
-        if is_crowded:
-            # The oldest has had the most time to prove itself.
-            self.close(next(iter(self._unproved)))
-        self._unproved[writer] = None
-        return is_crowded
-
-    def prove(self, writer: asyncio.StreamWriter, rank: int) -> None:
-        """Note that a connection is one of a rank. Close the rank's older connection."""
-        # The peer has connected anew, so its older connection is dead even if TCP does not know yet.
-        if (older := self._proved.get(rank)) is not None:
-            older.transport.abort()
-        del self._unproved[writer]
-        self._proved[rank] = writer
-
-    def close(self, writer: asyncio.StreamWriter) -> None:
-        """Close and forget a connection. Harmless for one that is forgotten."""
-        self._unproved.pop(writer, None)
-        self._proved = {rank: each for rank, each in self._proved.items() if each is not writer}
-        writer.transport.abort()
-
-    def close_all(self) -> None:
-        """Close all connections."""
-        for writer in (*self._unproved, *self._proved.values()):
-            writer.transport.abort()
 
 
 class SideChannel:
@@ -205,15 +69,15 @@ class SideChannel:
         self._tasks: set[asyncio.Task[None]] = set()
         """All tasks: asyncio itself does not keep them alive."""
         self._outgoing: dict[int, Outgoing] = {}
-        self._incoming = IncomingConnections()
-        self._strangers = 0
-        """Connections of this generation from addresses that no peer has."""
+        self._speakers: list[asyncio.Task[None]] = []
+        """The tasks that write to peers in this generation."""
         self._news: dict[int, PeerMessage] = {}
         """The latest news of each shard that was not sent yet."""
         self._has_news = asyncio.Event()
         """Cleared after an interval without news: the next one has to wake the thread."""
         self._delivers: dict[int, Callable[[PeerMessage], None]] = {}
         """By shard, the function that gets the messages about it."""
+        self._incoming = IncomingConnections(rank, self._delivers, self.statistics)
 
     @property
     def address(self) -> Address:
@@ -335,21 +199,25 @@ class SideChannel:
         """Begin a generation, unless that was done. Peers that are in it already dial again."""
         if key == self._key and self._outgoing:
             return
-        self._incoming.close_all()
-        for out in self._outgoing.values():
-            assert out.speaker is not None
-            out.speaker.cancel()
-        self._key, self._strangers = key, 0
-        self._outgoing = {rank: Outgoing(rank, peers[rank]) for rank in peers if rank != self._rank}
-        for out in self._outgoing.values():
-            out.speaker = self._start(self._speak(out))
+        others = {rank: address for rank, address in peers.items() if rank != self._rank}
+        self._key = key
+        self._incoming.enter(key, others)
+        for speaker in self._speakers:
+            speaker.cancel()
+        self._outgoing = {
+            rank: Outgoing(
+                rank, address, own_rank=self._rank, own_ip=self.address[0], key=key, statistics=self.statistics
+            )
+            for rank, address in others.items()
+        }
+        self._speakers = [self._start(out.speak()) for out in self._outgoing.values()]
 
     def _put(self, messages: Sequence[tuple[int, bytes]]) -> None:
         """Queue messages, (rank, bytes) each."""
         for rank, data in messages:
             # A rank that is lost has no address where another shard has moved first: its message is lost with it.
-            if (out := self._outgoing.get(rank)) is not None and out.put(data):
-                self.statistics.closed["slow"] += 1
+            if (out := self._outgoing.get(rank)) is not None:
+                out.put(data)
 
     async def _tell(self) -> None:
         """Queue the latest news at the end of each interval."""
@@ -374,155 +242,7 @@ class SideChannel:
                 self._put([(rank, data) for rank in self._outgoing])
         return told
 
-    # ---- incoming -------------------------------------------------------------------------------------
-
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Before any byte is read: strangers cost one accept.
-        if not self._lives_at(writer, *self._outgoing.values()):
-            self._note_stranger(writer.get_extra_info("peername")[0])
-            writer.transport.abort()
-            return
-        if self._incoming.add(writer):
-            self.statistics.closed["crowd"] += 1
-        # No `finally` in the task: one that is cancelled before its first step has none.
-        self._start(self._read_messages(reader, writer)).add_done_callback(lambda _: self._incoming.close(writer))
-
-    def _note_stranger(self, ip: str) -> None:
-        self._strangers += 1
-        if self._strangers == STRANGERS_TOLD:
-            places = ", ".join(f"{out.address[0]} (rank {rank})" for rank, out in sorted(self._outgoing.items()))
-            _log.warning(
-                "rank %d has refused %d connections to its side channel, the last from %s: its peers live at %s. If %s "
-                "is a host of one of them, it sends from another address than the one it joined with: look for address "
-                "translation between the hosts, or set ip (HOPSUM_IP) there",
-                self._rank,
-                self._strangers,
-                ip,
-                places or "no address",
-                ip,
-            )
-        self.statistics.closed["stranger"] += 1
-
-    def _lives_at(self, writer: asyncio.StreamWriter, *peers: Outgoing | None) -> bool:
-        """Say whether a connection comes from the address of one of the peers."""
-        ip = writer.get_extra_info("peername")[0]
-        return any(peer is not None and peer.address[0] == ip for peer in peers)
-
-    async def _read_messages(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Deliver the messages of a connection, and count its end."""
-        try:
-            await self._deliver_all(reader, writer)
-        except PeerMessageError as refused:
-            # At a change of generation some workers are earlier than others: no sign of an attack.
-            if refused.reason == "generation":
-                self.statistics.other_generations += 1
-            else:
-                self.statistics.closed[refused.reason] += 1
-        except asyncio.IncompleteReadError as end:
-            # The channel itself closes connections anywhere.
-            if end.partial and not writer.is_closing():
-                self.statistics.closed["truncated"] += 1
-        except OSError:
-            pass
-
-    async def _deliver_all(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Deliver the messages of a connection. Raises PeerMessageError, asyncio.IncompleteReadError, OSError."""
-        key = self._key
-        try:
-            async with asyncio.timeout(PROVE_S):
-                configure(writer)
-                hello = await reader.readexactly(HELLO_BYTES)
-                rank = check_hello(hello, self._rank, key)
-                if not self._lives_at(writer, self._outgoing.get(rank)):
-                    raise PeerMessageError("sender", f"rank {rank} does not live there")
-                reply, seal = make_reply(hello, key)
-                writer.write(reply)
-                message = await self._read_message(reader, seal)
-        except TimeoutError:
-            raise PeerMessageError("silent", f"no proof within {PROVE_S} s") from None
-        if writer.is_closing():
-            return
-        self._incoming.prove(writer, rank)
-        while True:
-            if message.sender != rank:
-                raise PeerMessageError("sender", f"rank {message.sender} on the connection of rank {rank}")
-            # What a connection of the generation before still has in its buffer proves nothing in this one.
-            if not message.generation == key.generation == self._key.generation:
-                self.statistics.other_generations += 1
-            else:
-                self.statistics.messages_received += 1
-                # A shard that has not begun here is deaf. So is one that has ended, and one that the job has not.
-                if (deliver := self._delivers.get(message.shard)) is not None:
-                    deliver(message)
-            message = await self._read_message(reader, seal)
-
-    async def _read_message(self, reader: asyncio.StreamReader, seal: Seal) -> PeerMessage:
-        """Return the next message. Raises IncompleteReadError with bytes where a message was cut off."""
-        length = await reader.readexactly(LENGTH_BYTES)
-        size = int.from_bytes(length, "big")
-        if not HEADER_BYTES <= size <= MESSAGE_BYTES_MAX:
-            raise PeerMessageError("length", f"a message of {size} bytes")
-        try:
-            data = memoryview(await reader.readexactly(size + MAC_BYTES))
-        except (asyncio.IncompleteReadError, OSError):
-            raise asyncio.IncompleteReadError(length, size) from None
-        seal.check(data[:size], data[size:])
-        return PeerMessage.unpack(data[:size])
-
-    # ---- outgoing -------------------------------------------------------------------------------------
-
-    async def _speak(self, out: Outgoing) -> None:
-        """Send the queued messages to a peer, over one connection after the other."""
-        seal = None
-        try:
-            while True:
-                message = await out.queue.get()
-                out.queued_bytes -= len(message)
-                if seal is None or not out.is_connected:
-                    seal = await self._dial(out)
-                assert out.writer is not None
-                out.writer.write(len(message).to_bytes(LENGTH_BYTES, "big") + message + seal.mac(message))
-                self.statistics.messages_sent += 1
-                # As fast as the peer reads.
-                with contextlib.suppress(OSError):
-                    await out.writer.drain()
-                out.queue.task_done()
-        finally:
-            out.hang_up()
-
-    async def _dial(self, out: Outgoing) -> Seal:
-        """Connect to a peer, however long that takes. Return the seal of messages, once the peer has proved itself."""
-        pause_s = DIAL_AGAIN_S
-        while True:
-            out.hang_up()
-            try:
-                async with asyncio.timeout(PROVE_S):
-                    # Peers hear a member from its own address alone. On a host with several the kernel's choice is
-                    # another one, where this one is not the first of its interface.
-                    own = (self.address[0], 0)
-                    out.reader, out.writer = await asyncio.open_connection(*out.address, local_addr=own)
-                    configure(out.writer)
-                    # So `drain` returns when the kernel has everything, and `hang_up` loses nothing.
-                    out.writer.transport.set_write_buffer_limits(0)
-                    hello = make_hello(self._rank, out.rank, self._key)
-                    out.writer.write(hello)
-                    return check_reply(await out.reader.readexactly(REPLY_BYTES), hello, self._key)
-            except PeerMessageError as refused:
-                self.statistics.closed[refused.reason] += 1
-            except (OSError, asyncio.IncompleteReadError):  # a TimeoutError is an OSError
-                pass
-            if out.writer is None:
-                self.statistics.unreachable += 1
-                longest_s = DIAL_AGAIN_MAX_S
-            else:
-                self.statistics.refused += 1
-                longest_s = PROVE_AGAIN_MAX_S
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, longest_s)
-
-
-def configure(writer: asyncio.StreamWriter) -> None:
-    """Set the keep-alive options of a connection, so that a silent end is noticed. Raises OSError if it has ended."""
-    connection = writer.get_extra_info("socket")
-    for option in _KEEPALIVE:
-        connection.setsockopt(*option)
+        if self._incoming.admit(writer):
+            # No `finally` in the task: one that is cancelled before its first step has none.
+            self._start(self._incoming.read(reader, writer)).add_done_callback(lambda _: self._incoming.close(writer))

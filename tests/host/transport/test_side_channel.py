@@ -25,7 +25,7 @@ from hopsum.protocol.peer_messages import (
     PeerMessageError,
 )
 from hopsum.protocol.state_transfer import StateOffers
-from hopsum.transport import side_channel
+from hopsum.transport import side_channel, side_incoming, side_outgoing
 from hopsum.transport.side_channel import Address, GenerationKey, SideChannel
 from hopsum.transport.side_proof import HELLO_BYTES, MAC_BYTES, REPLY_BYTES, Seal, check_reply, make_hello, make_reply
 from hopsum_wire import Op
@@ -622,11 +622,11 @@ def test_strangers_that_come_again_and_again_are_told_once(stack: ExitStack, cap
     lonely = SideChannel(0, KEY, LOCAL)
     stack.callback(lonely.close)
     lonely.start({1: ("127.0.0.9", 1)}, lambda message: None)
-    for count in range(1, 3 * side_channel.STRANGERS_TOLD):
+    for count in range(1, 3 * side_incoming.STRANGERS_TOLD):
         with socket.create_connection(lonely.address, timeout=WAIT_S) as stranger, suppress(ConnectionResetError):
             assert stranger.recv(1) == b""
         await_that(lambda count=count: lonely.statistics.closed["stranger"] == count, "refusal")
-        assert len(caplog.records) == (count >= side_channel.STRANGERS_TOLD)
+        assert len(caplog.records) == (count >= side_incoming.STRANGERS_TOLD)
     assert "the last from 127.0.0.1: its peers live at 127.0.0.9 (rank 1)" in caplog.text
 
 
@@ -638,7 +638,7 @@ def test_idle_connections_shut_nobody_out(stack: ExitStack) -> None:
     assert ends.heard[0].get(timeout=WAIT_S) == found(1, 1)
     idle = [
         stack.enter_context(socket.create_connection(channel.address, timeout=WAIT_S))
-        for _ in range(side_channel.UNPROVED_MAX + 3)
+        for _ in range(side_incoming.UNPROVED_MAX + 3)
     ]
     await_that(lambda: channel.statistics.closed["crowd"] == 3, "three ends that make room")
     assert [each.recv(1) for each in idle[:3]] == [b""] * 3, "the oldest"
@@ -651,7 +651,7 @@ def test_idle_connections_shut_nobody_out(stack: ExitStack) -> None:
 
 
 def test_silent_connections_end(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_channel, "PROVE_S", 0.05)
+    monkeypatch.setattr(side_incoming, "PROVE_S", 0.05)
     channel = Ends(stack, 2).channels[0]
     for data in (b"", HELLO, HELLO + framed(GOOD.pack())):
         with socket.create_connection(channel.address, timeout=WAIT_S) as idle:
@@ -674,7 +674,7 @@ def test_a_peer_that_vanished_is_noticed_by_the_kernel(stack: ExitStack) -> None
 
 
 def test_memory_is_bounded_towards_a_peer_that_does_not_read(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_channel, "QUEUE_BYTES_MAX", 100_000)
+    monkeypatch.setattr(side_outgoing, "QUEUE_BYTES_MAX", 100_000)
     channel = SideChannel(0, KEY, LOCAL)
     stack.callback(channel.close)
     deaf = stack.enter_context(socket.create_server(LOCAL))
