@@ -335,8 +335,7 @@ class AllReduceEngine:
         if phase is None:
             if task.waiting:
                 return False
-            task.begun = task.fully_submitted = True  # nothing to share
-            self._finish(task, reduction)
+            self._finish(task, reduction)  # nothing to share
             return True
         parts: tuple[CollectivePhase, ...] = (phase,)
         coder = None
@@ -365,8 +364,6 @@ class AllReduceEngine:
         if task.zeros is not None:
             self._order.tasks.remove(task)
             return True
-        if not task.begun:
-            task.begun, task.parts = True, len(parts)
         # After its last phase is in the stream, later tasks may follow, and a failure no longer has to stop this one.
         task.waiting, task.fully_submitted = True, phase.last
         self._record.sent(task)

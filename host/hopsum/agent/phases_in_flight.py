@@ -59,6 +59,8 @@ class PhasesInFlight:
                 handles.append(handle)
             # The controller asks how many all-reduces have begun: only those in the stream count.
             self.begun = max(self.begun, task.number + 1)
+        if not task.begun:
+            task.parts = len(parts)
         task.handles = handles
         return True
 

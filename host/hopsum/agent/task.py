@@ -37,8 +37,6 @@ class Task:
     """The step that was submitted; None: `step` follows from the number."""
     started_s: float = 0.0
     reduction: Reduction | None = None
-    begun: bool = False
-    """Whether the first phase is in the stream."""
     waiting: bool = False
     """Whether the reduction's phase is in the stream, and the reduction lacks its results."""
     fully_submitted: bool = False
@@ -46,7 +44,7 @@ class Task:
     arrived: AllReduceDone | None = None
     """Results of a phase that the reduction has not processed yet."""
     handles: list[int] = field(default_factory=list)
-    """The handles of the latest phase in the stream, by part."""
+    """The handles of the latest phase in the stream, by part. Empty before the first one."""
     first: dict[int, AllReduceDone] = field(default_factory=dict)
     """The results of the first, signed phase that have arrived, by part."""
     signature: bytes = b""
@@ -68,6 +66,11 @@ class Task:
 
     def __post_init__(self) -> None:
         self.promised = self.more
+
+    @property
+    def begun(self) -> bool:
+        """Return whether the first phase is in the stream."""
+        return bool(self.handles)
 
     @property
     def feedback(self) -> Any:
