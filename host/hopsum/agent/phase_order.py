@@ -179,15 +179,14 @@ def next_in_stream(tasks: Sequence[Task], *, overlap: bool) -> tuple[Task | None
         overlap: as in PhaseOrder.
     """
     if not overlap:
-        first = tasks[0] if tasks else None
-        return (first if first is not None and not first.fully_submitted and not first.waiting else None), False
+        tasks = tasks[:1]
     # The first task with phases to submit decides. A later task may only come before its second phase (O1, O2).
     for index, task in enumerate(tasks):
         if task.fully_submitted:
             continue
         if not task.begun:
             return (None if _is_busy(task, tasks[:index]) else task), False
-        if task.more:
+        if task.more and overlap:
             if task.follower is None:  # sending the second phase now would break O1
                 return None, True
             # A follower that ended before it began was refused, because newcomers come first.
