@@ -3,7 +3,10 @@
 
 communicator         `Communicator`: submit, allreduce, close, and the states of a communicator
 agent                `Agent`, the communicator at a switch
-allreduce_engine     codecs, futures, failures, and the order of phases, the same on all ranks; one thread at a time
+allreduce_engine     when codec and network work, and what ends after a failure; one thread at a time
+phase_codec          the payloads of the next phases, and the sums that reductions take
+task_ends            futures, and error feedback of all-reduces that end
+agent_failure        the error that ends an agent, and the error of all-reduces after it
 driver               the thread that runs the engine, and its waits
 phase_order          the next phase in the stream, and its failure
 phases_in_flight     the phases in the stream, and the meaning of their events

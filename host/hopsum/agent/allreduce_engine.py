@@ -29,25 +29,23 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Literal, NamedTuple
 
+from hopsum.agent.agent_failure import AgentFailure
 from hopsum.agent.allreduce_record import AllReduceRecord
-from hopsum.agent.allreduce_results import AllReduceResult, CommunicatorClosedError, CommunicatorStatistics, Span
+from hopsum.agent.allreduce_results import CommunicatorClosedError, CommunicatorStatistics, Span
 from hopsum.agent.driver import Driver
+from hopsum.agent.phase_codec import PhaseCodec
 from hopsum.agent.phase_order import PhaseOrder, Submitted
 from hopsum.agent.phases_in_flight import PhasesInFlight
 from hopsum.agent.progress import Progress
 from hopsum.agent.signature import Signer
 from hopsum.agent.task import Task
+from hopsum.agent.task_ends import TaskEnds
 from hopsum.codec import Codec, CollectiveError, ReductionContext
-from hopsum.codec.interface import CollectivePhase, Reduction
-from hopsum.errors import GenerationEndedError, HopsumError, WorkersReplacedError
+from hopsum.errors import HopsumError, WorkersReplacedError
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed
 from hopsum.transport.shard import ShardContinuation
-from hopsum.transport.sharded_allreduce import part_chunks
 from hopsum.transport.transport import Transport
-from hopsum_wire import Op
 from hopsum_wire.generations import Sealed
-from hopsum_wire.membership import MembershipError
-from hopsum_wire.payload import SHAPES
 
 CLOSE: Final = None
 """The message of `close`."""
@@ -103,30 +101,27 @@ class AllReduceEngine:
         self.progress: Final = Progress(transport.shards, on_stall)
         self.generation = generation
         """The generation that messages name."""
-        self.failure: BaseException | None = None
-        """The error that ended the agent before `close`, or None."""
         self.is_closed = False
-        self._codec, self._context = codec, context
+        self._rank = context.rank
+        self._failure = AgentFailure(context.rank, on_failure)
         self._order = PhaseOrder(overlap=overlap, follow_s=follow_s, rank=context.rank)
         self._in_flight = PhasesInFlight(transport, Signer(codec, context, overlap=overlap), begun)
         self._record = AllReduceRecord(counted, [shard.statistics for shard in transport.shards], trace)
-        self._on_failure = on_failure
+        self._codec = PhaseCodec(codec, context, self._order, self._in_flight, transport, self._record)
+        self._ends = TaskEnds(self._order, self._record)
         self._made = False
         """Whether a phase was added or filled since the last step of the network."""
         self._moved_at = 0.0
         self._network_over = False
 
+    @property
+    def failure(self) -> BaseException | None:
+        """Return the error that ended the agent before `close`, or None."""
+        return self._failure.error
+
     def closing_error(self) -> HopsumError:
         """Return the error of an all-reduce that is submitted after a failure or the generation's end."""
-        kept = type(self.failure) if isinstance(self.failure, GenerationEndedError | MembershipError) else None
-        over = (kept or GenerationEndedError)(
-            str(self.failure)
-            if kept
-            else f"rank {self._context.rank} is no longer in generation {self.generation}, since an all-reduce failed: "
-            f"{self.failure}. Make a new agent with a membership of a new generation"
-        )
-        over.__cause__ = self.failure
-        return over
+        return self._failure.closing_error(self.generation)
 
     # ---- generations, in any thread -------------------------------------------------------------------
 
@@ -162,7 +157,7 @@ class AllReduceEngine:
         The error becomes `failure`, unless there is one.
         """
         self.is_closed = True
-        self._note_failure(error)
+        self._failure.note(error)
 
     def drive(self, until: Future[Any] | None) -> None:
         """Encode, send, receive and decode until a future is done; without one, while a task is in progress.
@@ -171,8 +166,7 @@ class AllReduceEngine:
         """
         driver, order = self.driver, self._order
         while True:
-            if driver.inbox:
-                self._listen()
+            self._listen()
             if self.is_closed or driver.interrupt is not None or (until is not None and until.done()):
                 return
             busy = self._end_failed() if self.failure is not None else self._work()
@@ -192,21 +186,19 @@ class AllReduceEngine:
 
         A task gets its own error if it has one, else CommunicatorClosedError, or `closing_error` after a failure.
         """
-        while self.driver.inbox:
-            self._note(self.driver.inbox[0])
-            self.driver.inbox.popleft()
+        self._listen()
         self._order.accept_all_held()
         while self._order.tasks:
             task = self._order.tasks[0]
             when = "in the middle of" if task.begun else "before"
-            closed = CommunicatorClosedError(f"agent of rank {self._context.rank} was closed {when} this all-reduce")
-            self._end(task, task.error or (closed if self.failure is None else self.closing_error()))
+            closed = CommunicatorClosedError(f"agent of rank {self._rank} was closed {when} this all-reduce")
+            self._ends.fail(task, task.error or (closed if self.failure is None else self.closing_error()))
 
     def _listen(self) -> None:
         """Process all messages in the inbox."""
         # Before the next codec work, which takes milliseconds: the order of phases needs all messages. A message is
         # removed after it was processed, so that a signal handler that raises in between loses none.
-        while self.driver.inbox and not self.is_closed:
+        while self.driver.inbox:
             self._note(self.driver.inbox[0])
             self.driver.inbox.popleft()
 
@@ -253,9 +245,10 @@ class AllReduceEngine:
 
     def _note_done(self, task: Task, done: AllReduceDone) -> None:
         """Process the results of a task's phase."""
-        if task not in self._order.tasks:  # `_resume` has ended it without its results
+        if task.is_over:  # `_resume` has ended it without its results, or these are of zeros
             return
-        phase = None if task.reduction is None else task.reduction.phase
+        assert task.reduction is not None
+        phase = task.reduction.phase
         self._record.arrived(task, phase)
         task.arrived = done
         if task.fully_submitted and phase is not None and not phase.last:
@@ -268,7 +261,7 @@ class AllReduceEngine:
         # No rank needs the sums of a skipped task's zeros, and a rank that has finished its program sends none.
         if isinstance(error, WorkersReplacedError) or task.is_over:
             if task in self._order.tasks:
-                self._end(task, error)
+                self._ends.fail(task, error)
         else:
             self._fail(task, error)
 
@@ -324,34 +317,22 @@ class AllReduceEngine:
         if message is None or not self._in_flight.resume_at(message):
             return False
         for task in [each for each in self._order.tasks if not each.fully_submitted]:
-            self._end(task, message.error)
+            self._ends.fail(task, message.error)
         self._order.accept_held()
         return True
 
     def _send(self, task: Task) -> bool:
         """Put the next phase of a task into the stream. Return False if it is not ready or the generation is sealed."""
-        reduction = task.reduction or self._start(task)
-        phase = self._next_phase(task, reduction) if task.waiting else task.zeros or reduction.phase
+        phase = self._codec.next_phase(task)
         if phase is None:
             if task.waiting:
                 return False
-            self._finish(task, reduction)  # nothing to share
+            self._ends.finish(task)  # nothing to share
             return True
-        parts: tuple[CollectivePhase, ...] = (phase,)
-        coder = None
-        if not task.begun:
-            parts = self._in_flight.signer.sign(task, phase)
-        elif task.zeros is None:
-            is_streamed = reduction.encoded < len(phase.payloads) or reduction.stream is not None
-            # Only a last phase is read early, and only without a follower: the follower would need the sums at once.
-            is_read_early = phase.last and self._order.overlap and task.follower is None
-            coder = reduction if is_streamed or is_read_early else None
         if not self._in_flight.handles:
             self.progress.begin()
         try:
-            # The latest handles of a waiting task are those of its ranges.
-            ranges = task.handles if task.waiting else ()
-            if not self._in_flight.put(task, parts, coder=coder, ranges=ranges):
+            if not self._in_flight.put(task, phase, self._codec.coder(task, phase)):
                 return False
         except Exception as error:
             if task.waiting and isinstance(error, WorkersReplacedError):
@@ -369,102 +350,26 @@ class AllReduceEngine:
         self._record.sent(task)
         return True
 
-    def _start(self, task: Task) -> Reduction:
-        """Begin a task's reduction."""
-        task.started_s = time.perf_counter()
-        vector = task.vector
-        context = ReductionContext(self._context.seed, task.step, self._context.rank)
-        reduction = vector.start(self._codec, context, tensors=task.tensors, on_nonfinite=task.on_nonfinite)
-        if self._order.overlap:
-            chunks = vector.elements // SHAPES[Op.LOOKUP_ADD8].elements
-            reduction.encode_in_parts(part_chunks(chunks), compiled=self.transport.has_loop)
-        task.reduction = reduction
-        self._record.span(task, "prepare", task.started_s)
-        return reduction
-
-    def _next_phase(self, task: Task, reduction: Reduction) -> CollectivePhase | None:
-        """Return the phase of codes whose ranges are in flight, or None if the codes must wait for the ranges."""
-        are_here = task.arrived is not None or task.first
-        # Vectors that have not begun come first: their ranges are computed while the network is busy.
-        if not self.transport.has_loop or are_here or not self._order.tasks[-1].begun:
-            return None
-        return reduction.begin_second_phase()
-
     def _take(self, task: Task) -> None:
-        """Pass the sums that arrived to the task's reduction."""
-        reduction, arrived = task.reduction, task.arrived
-        assert reduction is not None
-        assert arrived is not None
-        task.arrived, task.waiting = None, False
-        start = time.perf_counter()
-        self._record.codes(reduction.phase)
+        """Pass the sums that arrived to the task's reduction, and end the task if its reduction is over."""
         try:
-            reduction.on_results(arrived.results, arrived.contributors)
+            is_over = self._codec.take(task)
         except CollectiveError as error:
-            self._leave_out(task, reduction)
-            self._record.end(task, skipped=True)
-            self._end(task, error, rollback=False)
+            self._ends.refuse(task, error)
         except BaseException as error:
             self._fail(task, error)
         else:
-            over = reduction.phase is None
-            self._record.span(task, "decode" if over else "encode", start)
-            if over:
-                self._leave_out(task, reduction)
-                self._finish(task, reduction)
+            if is_over:
+                self._ends.finish(task)
 
-    def _leave_out(self, task: Task, reduction: Reduction) -> None:
-        """Sum zeros in place of skipped codes, because another rank may have their phase in the stream (O5)."""
-        phase = reduction.zero_phase
-        if phase is None or not task.fully_submitted:
-            task.zeros = phase
-            return
-        # With a quorum, the codes' results may be here already.
-        for handle in task.handles:
-            if handle in self._in_flight.handles:
-                self.transport.fill(handle, phase.payloads)
-
-    # ---- ends -----------------------------------------------------------------------------------------
-
-    def _finish(self, task: Task, reduction: Reduction) -> None:
-        """Resolve a task's future with its result."""
-        mean = reduction.mean
-        self._leave(task)
-        traffic, seconds = self._record.end(task, skipped=mean is None)
-        task.future.set_result(
-            AllReduceResult(
-                mean=task.vector.all_nan() if mean is None else mean,
-                # A copy: a view would keep the payloads of all results in memory.
-                contributors=reduction.contributors.copy(),
-                skipped=mean is None,
-                traffic=traffic,
-                seconds=seconds,
-            )
-        )
-
-    def _end(self, task: Task, error: BaseException, *, rollback: bool = True) -> None:
-        """Resolve a task's future with an error; with `rollback` return the vector to the error feedback."""
-        if task.is_over:  # only its zeros were left
-            self._order.tasks.remove(task)
-            return
-        self._leave(task)
-        if rollback:
-            task.rollback(error)
-        task.future.set_exception(error)
-
-    def _leave(self, task: Task) -> None:
-        """Remove a task whose future is done, unless its zeros are not in the stream yet."""
-        task.is_over = True
-        self._record.leave(task)
-        if task.zeros is None:
-            self._order.tasks.remove(task)
+    # ---- failures -----------------------------------------------------------------------------------------
 
     def _fail(self, task: Task, error: BaseException) -> None:
         """Record the failure of a task, and of the agent."""
         if error is self.failure:  # the worker reports it for each phase in progress
             error = self.closing_error()
         task.error = task.error or error
-        self._note_failure(error)
+        self._failure.note(error)
 
     def _end_generation(self, error: BaseException) -> None:
         """Record that no more results will arrive."""
@@ -473,12 +378,7 @@ class AllReduceEngine:
         if self._order.tasks:
             self._fail(self._order.tasks[0], error)
         else:
-            self._note_failure(error)
-
-    def _note_failure(self, error: BaseException) -> None:
-        if self.failure is None:
-            self.failure = error
-            self._on_failure(error)
+            self._failure.note(error)
 
     def _end_failed(self) -> bool:
         """After a failure: let the oldest task complete, or end it. Return whether there was any work."""
@@ -495,5 +395,5 @@ class AllReduceEngine:
                 return False
         # Codes of later tasks may wait for this task's codes.
         self._network_over = True
-        self._end(oldest, oldest.error or self.closing_error())
+        self._ends.fail(oldest, oldest.error or self.closing_error())
         return True

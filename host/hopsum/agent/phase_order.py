@@ -198,6 +198,5 @@ def next_in_stream(tasks: Sequence[Task], *, overlap: bool) -> tuple[Task | None
 
 def _is_busy(task: Task, earlier: Sequence[Task]) -> bool:
     """Say whether an earlier unfinished all-reduce has the task's error feedback (O4)."""
-    if not earlier or task.feedback is None:
-        return False
-    return any(other.feedback is task.feedback for other in earlier if not other.is_over)
+    feedback = task.feedback
+    return feedback is not None and any(other.feedback is feedback and not other.is_over for other in earlier)

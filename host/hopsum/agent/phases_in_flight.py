@@ -7,7 +7,7 @@ The first phase of an all-reduce travels in parts, of which the first one carrie
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -30,25 +30,25 @@ class PhasesInFlight:
     """
 
     def __init__(self, transport: Transport, signer: Signer, begun: int) -> None:
-        self._transport, self.signer = transport, signer
+        self._transport, self._signer = transport, signer
         self.begun = begun
         """All-reduces that have a phase in the stream. It does not change while the generation is sealed."""
         self.handles: dict[int, tuple[Task, int]] = {}
         """By handle of the transport, the task of each phase in the stream, and the part of it."""
 
-    def put(
-        self, task: Task, parts: Sequence[CollectivePhase], *, coder: Reduction | None, ranges: Sequence[int]
-    ) -> bool:
-        """Append a task's phase to the stream, in parts, each with a handle and results of its own.
+    def put(self, task: Task, phase: CollectivePhase, coder: Reduction | None) -> bool:
+        """Append a task's next phase to the stream. The first one has parts, each with a handle and results of its own.
 
         No generation ends between them. Return False, and do nothing, while the generation is sealed. Raises the errors
         of `Transport.submit`. Then earlier parts stay in the stream and have their events.
 
         Args:
             coder: makes missing payloads, and reads sums early, see `Transport.submit`.
-            ranges: handles of the phase whose sums the coder needs first. Empty if the coder has them.
         """
         transport, handles = self._transport, list[int]()
+        parts = (phase,) if task.begun else self._signer.sign(task, phase)
+        # The latest handles of a waiting task are those of its ranges, whose sums the coder needs first.
+        ranges = task.handles if task.waiting else ()
         with transport.lock:
             if transport.is_sealed:
                 return False
@@ -63,6 +63,12 @@ class PhasesInFlight:
             task.parts = len(parts)
         task.handles = handles
         return True
+
+    def fill(self, task: Task, phase: CollectivePhase) -> None:
+        """Give a task's latest phase all of its payloads, in place of its coder."""
+        for handle in task.handles:
+            # With a quorum, the phase's results may be here already: then the handle has ended.
+            self._transport.fill(handle, phase.payloads)
 
     def resume_at(self, message: ResumeCommand) -> bool:
         """Put later phases at the newcomers' start, and set `begun`. Return False, and do nothing, while sealed."""
@@ -101,7 +107,7 @@ class PhasesInFlight:
         try:
             # MAX32 of equal and of negated facts tells whether all ranks made the same call.
             if part == 0:
-                self.signer.compare(task, event.results)
+                self._signer.compare(task, event.results)
         except MismatchError as error:
             return AllReduceFailed(event.handle, error)
         return _whole(task) if len(task.first) == task.parts else None
