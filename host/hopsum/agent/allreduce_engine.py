@@ -269,29 +269,25 @@ class AllReduceEngine:
 
     def _work(self) -> bool:
         """Encode for the network, or decode results. Return whether there was any work."""
-        oldest: Task | None = None
-        unsealed: Task | None = None
-        is_due = waits = False
+        is_network_busy, arrived = False, list[Task]()
         for task in self._order.tasks:
             if not task.begun:  # and so is none after it
                 break
-            if task.arrived is None:
-                waits |= task.fully_submitted
-                continue
-            oldest = oldest or task
-            is_due |= task.fully_submitted
-            if not task.fully_submitted:
-                unsealed = unsealed or task
-        # Decode before encoding while the network is busy with other vectors: a vector that is not decoded keeps its
-        # sums and a second residual buffer in memory.
-        if not (is_due and waits):
+            if task.arrived is not None:
+                arrived.append(task)
+            else:
+                is_network_busy |= task.fully_submitted
+        with_more = [task for task in arrived if not task.fully_submitted]
+        # Decode a complete vector before encoding while the network is busy with other vectors: it keeps its sums and a
+        # second residual buffer in memory.
+        if not is_network_busy or len(with_more) == len(arrived):
             if self._send_next():
                 return True
-            # The first task with more to send.
-            oldest = unsealed or oldest
-        if oldest is not None:
-            self._take(oldest)
-        return oldest is not None
+            # First a task with more to send.
+            arrived = with_more or arrived
+        if arrived:
+            self._take(arrived[0])
+        return bool(arrived)
 
     def _send_next(self) -> bool:
         """Put the next phase into the stream if its payloads can be made. Return whether there was one."""
