@@ -34,7 +34,7 @@ from hopsum.agent.allreduce_record import AllReduceRecord
 from hopsum.agent.allreduce_results import CommunicatorClosedError, CommunicatorStatistics, Span
 from hopsum.agent.driver import Driver
 from hopsum.agent.phase_codec import PhaseCodec
-from hopsum.agent.phase_order import PhaseOrder, Submitted
+from hopsum.agent.phase_order import PhaseOrder, ResumeCommand, Submitted
 from hopsum.agent.phases_in_flight import PhasesInFlight
 from hopsum.agent.progress import Progress
 from hopsum.agent.signature import Signer
@@ -293,9 +293,9 @@ class AllReduceEngine:
         """Put the next phase into the stream if its payloads can be made. Return whether there was one."""
         if self.transport.is_sealed:
             return False
-        task = self._order.next()
-        if self._order.may_resume:
-            return self._resume()
+        task, resume = self._order.next(), self._order.due_resume
+        if resume is not None:
+            return self._resume(resume)
         if task is None:
             return False
         try:
@@ -304,16 +304,15 @@ class AllReduceEngine:
             self._fail(task, error)
         return True
 
-    def _resume(self) -> bool:
+    def _resume(self, resume: ResumeCommand) -> bool:
         """Accept the tasks that were submitted after the program knew of newcomers; end older incomplete ones.
 
         Return False, and do nothing, while the generation is sealed.
         """
-        message = self._order.resume
-        if message is None or not self._in_flight.resume_at(message):
+        if not self._in_flight.resume_at(resume):
             return False
         for task in [each for each in self._order.tasks if not each.fully_submitted]:
-            self._ends.fail(task, message.error)
+            self._ends.fail(task, resume.error)
         self._order.accept_held()
         return True
 

@@ -76,7 +76,7 @@ class PhaseOrder:
         self.overlap: Final = overlap
         self.tasks: Final[list[Task]] = []
         """The unfinished all-reduces, in the order of submission."""
-        self.resume: ResumeCommand | None = None
+        self._resume: ResumeCommand | None = None
         """The program's acknowledgement of newcomers, until the stream continues with them."""
         # Submitted after ResumeCommand, and so in sums with the newcomers.
         self._behind: list[Submitted] = []
@@ -92,14 +92,14 @@ class PhaseOrder:
 
     def note(self, message: Submitted) -> None:
         """Append a task, end a group, or store a ResumeCommand. While one is stored, later messages are held."""
-        if self.resume is not None:
+        if self._resume is not None:
             self._behind.append(message)
         elif isinstance(message, Task):
             # Already the last task if a signal handler raised before the message left the inbox.
             if not self.tasks or self.tasks[-1] is not message:
                 append(self.tasks, message)
         elif isinstance(message, ResumeCommand):
-            self.resume = message
+            self._resume = message
         else:
             end_group(self.tasks)
 
@@ -116,19 +116,20 @@ class PhaseOrder:
         return task
 
     @property
-    def may_resume(self) -> bool:
-        """Say whether a ResumeCommand is pending, and no earlier task has a phase that can enter the stream."""
-        return self.resume is not None and (self.waits_for_follower or all(each.fully_submitted for each in self.tasks))
+    def due_resume(self) -> ResumeCommand | None:
+        """Return the pending ResumeCommand if no earlier task has a phase that can enter the stream, else None."""
+        is_due = self.waits_for_follower or all(each.fully_submitted for each in self.tasks)
+        return self._resume if is_due else None
 
     def accept_held(self) -> None:
         """Accept the tasks that were submitted after the completed ResumeCommand, up to the next one."""
-        behind, self._behind, self.resume = self._behind, [], None
+        behind, self._behind, self._resume = self._behind, [], None
         for message in behind:
             self.note(message)
 
     def accept_all_held(self) -> None:
         """Accept all held tasks, because the agent has failed or is closed."""
-        while self.resume is not None:
+        while self._resume is not None:
             self.accept_held()
 
     def follower_wait_s(self, wait_s: float | None) -> float | None:
