@@ -112,7 +112,6 @@ class AllReduceEngine:
         self._made = False
         """Whether a phase was added or filled since the last step of the network."""
         self._moved_at = 0.0
-        self._network_over = False
 
     @property
     def failure(self) -> BaseException | None:
@@ -368,7 +367,6 @@ class AllReduceEngine:
 
     def _end_generation(self, error: BaseException) -> None:
         """Record that no more results will arrive."""
-        self._network_over = True
         self._in_flight.handles.clear()
         if self._order.tasks:
             self._fail(self._order.tasks[0], error)
@@ -386,9 +384,9 @@ class AllReduceEngine:
             if oldest.arrived is not None:
                 self._take(oldest)
                 return True
-            if not self._network_over:
+            if self._in_flight.handles:
                 return False
-        # Codes of later tasks may wait for this task's codes.
-        self._network_over = True
+        # Codes of later tasks may wait for this task's codes: no more results are awaited.
+        self._in_flight.handles.clear()
         self._ends.fail(oldest, oldest.error or self.closing_error())
         return True
