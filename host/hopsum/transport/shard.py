@@ -262,14 +262,14 @@ class Shard:
             self.flush_messages()
 
     def flush_messages(self) -> None:
-        """Send the worker's peer messages. The lock is held."""
-        if self._peers is not None:
-            channel, number = self._peers.channel, self._peers.shard
-            # The worker does not know its shard's number.
-            channel.send_all([(rank, said._replace(shard=number)) for rank, said in self.worker.messages_to_peers()])
-            done = self.worker.done_for_peers()
-            if done is not None:
-                channel.broadcast(done._replace(shard=number))
+        """Send the worker's peer messages. The lock is held. Only with peers."""
+        assert self._peers is not None
+        channel, number = self._peers.channel, self._peers.shard
+        # The worker does not know its shard's number.
+        channel.send_all([(rank, said._replace(shard=number)) for rank, said in self.worker.messages_to_peers()])
+        done = self.worker.done_for_peers()
+        if done is not None:
+            channel.broadcast(done._replace(shard=number))
 
     def require_open(self) -> None:
         """Raise HopsumError if the side channel has ended. The cause is attached."""

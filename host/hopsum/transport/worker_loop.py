@@ -318,10 +318,8 @@ class WorkerLoop:
             if not has_rest and self.loop.stop != at.STOP_DONE:
                 break
             # The caller first sends datagrams and processes events.
-            for number, worker in enumerate(workers):
-                if unsent[number] or worker.state.events or self.interrupt is not None:
-                    return unsent
-            if not self.can_run_compiled(workers, all_sharded):
+            is_due = self.interrupt is not None or any(unsent) or any([worker.state.events for worker in workers])
+            if is_due or not self.can_run_compiled(workers, all_sharded):
                 break
             # The kernel's datagrams have new timers.
             limit_at = min([limit_at, *(due for worker in workers if (due := worker.get_timer()) is not None)])
