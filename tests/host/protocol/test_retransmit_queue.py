@@ -10,7 +10,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsum.protocol.retransmit_queue import CongestionWindow, RetransmitQueue, RttEstimator
+from hopsum.protocol.congestion import CongestionWindow, RttEstimator
+from hopsum.protocol.retransmit_queue import RetransmitQueue
 from hopsum.protocol.worker import Membership, Timing, Worker
 from hopsum.protocol.worker_state import WorkerStatistics
 from hopsum_wire import Flag, Header, Kind, Op, split_datagram

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hopsum.protocol.retransmit_queue import CongestionWindow
+from hopsum.protocol.congestion import CongestionWindow
 from hopsum.protocol.worker import Membership, Timing
 from hopsum.protocol.worker import Worker as RealWorker
 from hopsum_wire import Header, Kind, Op, split_datagram
