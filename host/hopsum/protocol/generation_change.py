@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.errors import WorkersReplacedError, name_ranks
-from hopsum.protocol.stream import DecidedRanges
+from hopsum.protocol.decided_ranges import DecidedRanges
 from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.worker_state import AllReduce, AllReduceFailed
 from hopsum_wire.datagrams import restamp_datagrams

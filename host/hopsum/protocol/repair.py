@@ -28,9 +28,10 @@ from itertools import islice
 from math import inf
 from typing import Any, Final
 
+from hopsum.protocol.decided_ranges import DecidedRanges
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.result_store import EVERYTHING, ResultStore
-from hopsum.protocol.stream import MAX_ROUND, DecidedRanges, Stream
+from hopsum.protocol.stream import MAX_ROUND, Stream
 from hopsum.protocol.worker_state import AllReduce, Membership, PositionResult, WorkerStatistics
 
 AHEAD: Final = 32

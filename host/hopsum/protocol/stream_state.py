@@ -21,9 +21,10 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum.protocol.decided_ranges import DecidedRanges
 from hopsum.protocol.repair import PeerRepair
 from hopsum.protocol.retransmit_queue import RetransmitQueue
-from hopsum.protocol.stream import DecidedRanges, Stream
+from hopsum.protocol.stream import Stream
 from hopsum.protocol.worker_state import (
     AllReduce,
     AllReduceEvent,

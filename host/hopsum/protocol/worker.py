@@ -53,12 +53,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopsum.errors import AllReduceError, GenerationEndedError
+from hopsum.protocol.decided_ranges import DecidedRanges
 from hopsum.protocol.failures import fell_behind, round_lost
 from hopsum.protocol.generation_change import JoinPoint, carry_over, lacking, require_fitting, sealed_report
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.repair import AHEAD, PeerRepair, RepairPolicy, peer_fault
 from hopsum.protocol.retransmit_queue import RetransmitQueue, segments_of
-from hopsum.protocol.stream import DecidedRanges, Stream
+from hopsum.protocol.stream import Stream
 from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.switch_watch import SwitchWatch
 from hopsum.protocol.worker_state import (
