@@ -34,13 +34,13 @@ from hopsum.transport.offload import (
     UDP_SEGMENT,
     Gso,
     Offload,
-    SegmentTrial,
     datagram_bytes,
     offload_for,
     segments_per_send,
     set_option,
     udp_socket,
 )
+from hopsum.transport.segment_trial import SegmentTrial
 from hopsum_wire._layout import IPV4_BYTES, UDP_BYTES
 
 _log: Final = logging.getLogger(__name__)

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from hopsum.protocol.worker import Membership, Timing
-from hopsum.transport.offload import AGAIN_S, MANY, SegmentTrial, probe_offload
+from hopsum.transport.offload import probe_offload
+from hopsum.transport.segment_trial import AGAIN_S, MANY, SegmentTrial
 from hopsum.transport.shard import Shard
 from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
