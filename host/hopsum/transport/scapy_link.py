@@ -20,7 +20,8 @@ from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
 from hopsum.errors import HopsumError
-from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BUFFER_BYTES, LinkStatistics, Outage, Waker
+from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BUFFER_BYTES, LinkStatistics, Waker
+from hopsum.transport.outage import Outage
 from hopsum.transport.udp_link import UdpLink
 from hopsum_wire import HOPSUM_BYTES, Header
 from hopsum_wire._layout import IPV4_BYTES, UDP_BYTES

@@ -22,7 +22,6 @@ from hopsum.transport.link import (
     RECEIVE_BUFFER_BYTES,
     RECEIVE_BYTES,
     LinkStatistics,
-    Outage,
     Waker,
 )
 from hopsum.transport.offload import (
@@ -40,6 +39,7 @@ from hopsum.transport.offload import (
     set_option,
     udp_socket,
 )
+from hopsum.transport.outage import Outage
 from hopsum.transport.segment_trial import SegmentTrial
 from hopsum_wire._layout import IPV4_BYTES, UDP_BYTES
 

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from hopsum.errors import AllReduceTimeoutError
 from hopsum.protocol.worker import Membership, Timing
-from hopsum.transport.link import CALM_S, DEFECTS, DatagramLink, Outage
+from hopsum.transport.link import DatagramLink
+from hopsum.transport.outage import CALM_S, DEFECTS, Outage
 from hopsum.transport.shard import Shard
 from hopsum.transport.transport import Transport
 from hopsum.transport.udp_link import UdpLink
