@@ -3,6 +3,7 @@
 
 communicator         `Communicator`: submit, allreduce, close, and the states of a communicator
 agent                `Agent`, the communicator at a switch
+agent_generations    whether the agent is a newcomer, and which ranks were replaced
 allreduce_engine     when codec and network work, and what ends after a failure; one thread at a time
 phase_codec          the payloads of the next phases, and the sums that reductions take
 task_ends            futures, and error feedback of all-reduces that end

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hopsum.agent.agent import Generations
+from hopsum.agent.agent_generations import Generations
 from hopsum_wire.generations import Resume
 from hopsum_wire.membership import Endpoint, JobMembership, MembershipError, RankEndpoint
 
