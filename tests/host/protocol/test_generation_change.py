@@ -17,8 +17,8 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.protocol import generation_change
-from hopsum.protocol.generation_change import JoinPoint
 from hopsum.protocol.decided_ranges import DecidedRanges
+from hopsum.protocol.generation_change import JoinPoint
 from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Worker
 from hopsum.protocol.worker_state import AllReduce

@@ -27,8 +27,8 @@ pytest.importorskip("numba")
 
 import numba
 
-from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.congestion import CongestionWindow
+from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Timing, Worker
 from hopsum.transport import worker_kernel, worker_layout, worker_loop
 from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BYTES
