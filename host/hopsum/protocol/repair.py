@@ -1,44 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The repair of results from peers, without I/O: requests, answers, and proofs.
+"""The repair of results from peers, without I/O: answers, and proofs. result_requests.py has the requests.
 
-A worker fetches results that the switch no longer has, answers such requests, and waits for proofs before it begins
-further all-reduces: W4, W6, R1 to R3 and E3 of docs/protocol.md.
+A worker answers requests for results that the switch no longer has, and waits for proofs before it begins further
+all-reduces: R1 to R3 of docs/protocol.md.
 
-    position    input                                       next    also
-    -           STALE that names it, or silence             ASKED   FETCH to one peer
-    -           decided, submitted here, missing (E3)       ASKED   FETCH to one holder, `AHEAD` at a time
-    ASKED       decided: `AGAIN_S` has passed               ASKED   FETCH to another holder
-    ASKED       STALE again after a timeout, or silence     ASKED   FETCH to the next peer
-    ASKED       GONE                                        ASKED   FETCH to a peer that has not sent GONE
-    ASKED       GONE from all peers                         -       the worker is OVER: FellBehindError
-    ASKED       result accepted, from switch or peer        -
-
-After a STALE a worker fetches all missing results of the slot before the round held, at most `AHEAD` rounds.
-
-Lost messages between peers need no timers: the open round of a slot is retransmitted (retransmit_queue.py), answered by
-STALE or not at all, and fetched again. Only a worker that R2 holds back repeats PROGRESS_QUERY, and a worker without
-decided results repeats FETCH, because a peer that has not begun this generation yet does not answer (R1).
+Lost messages between peers need no timers here, but one: a worker that R2 holds back repeats PROGRESS_QUERY.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from math import inf
 from typing import Any, Final
 
 from hopsum.protocol.decided_ranges import DecidedRanges
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
+from hopsum.protocol.result_requests import ResultRequests
 from hopsum.protocol.result_store import EVERYTHING, ResultStore
 from hopsum.protocol.stream import MAX_ROUND, Stream
 from hopsum.protocol.worker_state import AllReduce, Membership, PositionResult, WorkerStatistics
 
-AHEAD: Final = 32
-"""Most results that are fetched at once."""
 PROGRESS_QUERY_INTERVAL_S: Final = 0.25
-AGAIN_S: Final = 0.1
-"""Seconds before another worker is asked for a decided result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,52 +55,12 @@ _NOBODY: Final = RepairPolicy(ask_after=1 << 62, unproved_max=1 << 62, unproved_
 
 
 @dataclass(slots=True)
-class _Asked:
-    """A position whose result was requested from peers."""
-
-    named: int
-    """Bitmap of the holders that a STALE or a generation change named, or 0."""
-    turn: int
-    """The index of the candidate to ask next."""
-    at: float = -inf
-    gone: int = 0
-    """Bitmap of the workers that answered GONE."""
-
-
-@dataclass(slots=True)
 class _Told:
     """The last DONE, and what was delivered since the last one that went out at once."""
 
     position: int = 0
     reduces: int = 0
     reduced_bytes: int = 0
-
-
-class LackingResults:
-    """The decided results that a worker lacks, in the order of the stream (E3)."""
-
-    def __init__(self, decided: DecidedRanges) -> None:
-        self._decided = decided
-        self.positions: dict[int, None] = {}
-        self._requested_to = -1
-        """The last of the requested positions."""
-        self._again_at = 0.0
-
-    @property
-    def due_at(self) -> float:
-        """Return the time at which results are requested again, infinite if none is lacking."""
-        return self._again_at if self.positions else inf
-
-    def first(self, now: float) -> list[tuple[int, int]]:
-        """Return the first AHEAD results to request now, as (position, bitmap of holders). Sets `due_at`."""
-        positions = list(islice(self.positions, AHEAD))
-        self._again_at, self._requested_to = now + AGAIN_S, positions[-1] if positions else -1
-        return [(position, self._decided.holders(position)) for position in positions]
-
-    def mark_acked(self, position: int) -> bool:
-        """Forget a result that is here. Return whether it was the last one that was requested."""
-        self.positions.pop(position, None)
-        return position == self._requested_to
 
 
 class PeerRepair:
@@ -129,25 +71,26 @@ class PeerRepair:
     ) -> None:
         self._stream, self.policy, self._statistics = stream, policy or _NOBODY, statistics
         self.store = ResultStore()
+        self.requests: Final = ResultRequests(stream, self.policy.ask_after, statistics, self._send)
+        """The requests to peers."""
         self.enter(membership, DecidedRanges(()), 0.0)
 
     def enter(self, membership: Membership, decided: DecidedRanges, now: float) -> None:
         """Begin a generation: forget requests, pending messages, and LEAVEs. Kept results stay kept."""
-        self._own, self._lacking = membership, LackingResults(decided)
+        self._own = membership
         gone = {membership.rank, *membership.absent}
         everybody = range(membership.workers if self.has_peers else 0)
         self.peers = [rank for rank in everybody if rank not in gone]
         """The ranks of all other workers."""
         self.outgoing: list[tuple[int, PeerMessage]] = []
         """Pending messages, as (rank, message)."""
-        self.asked: dict[int, _Asked] = {}
-        """Positions whose results were requested from peers and have not arrived."""
         self._left: dict[int, int] = {}
         """By rank that sent LEAVE or was evicted, the position from which on it never sends an UPDATE: EVERYTHING where
         another worker may take its place. In the next generation the same worker may take part again."""
         self._told = _Told()
         self._query_at = self._excused_at = 0.0
         self.store.enter(membership, self.peers, now)
+        self.requests.enter(membership.rank, self.peers, decided)
 
     @property
     def has_peers(self) -> bool:
@@ -158,81 +101,6 @@ class PeerRepair:
     def all_left(self) -> bool:
         """Say whether all other workers have sent LEAVE, or were evicted (R3)."""
         return self._left.keys() >= set(self.peers)
-
-    # ---- asking -------------------------------------------------------------------------------------
-
-    def ask_named(self, positions: Iterable[int], named: int, now: float, timeout_s: float) -> None:
-        """Queue a FETCH for each position to one of the workers that hold its result.
-
-        A position that was requested less than `timeout_s` ago is not requested again. Another peer is asked if every
-        named holder is gone. Nothing is queued for a position that all peers have answered with GONE.
-
-        Args:
-            named: bitmap of the ranks that a STALE or a generation change names as holders. 0: any peer.
-        """
-        for position in positions:
-            asked = self.asked.setdefault(position, _Asked(named, self._own.rank))
-            asked.named = named
-            if now >= asked.at + timeout_s:
-                self._ask(position, asked, now)
-
-    def ask_about(self, late: Mapping[int, int], now: float) -> None:
-        """Queue a FETCH to the next peer for each late position, the oldest AHEAD at most.
-
-        Args:
-            late: transmissions by position. Positions with fewer than `ask_after` retransmissions are left out.
-        """
-        silent = sorted(position for position, sent in late.items() if sent > self.policy.ask_after)
-        for position in silent[:AHEAD]:
-            self._ask(position, self.asked.setdefault(position, _Asked(0, self._own.rank)), now)
-
-    def note_gone(self, position: int, rank: int, now: float) -> bool:
-        """Process a GONE of a peer: ask the next candidate. Return whether all candidates have answered GONE."""
-        asked = self.asked.get(position)
-        if asked is None:
-            return False
-        asked.gone |= 1 << rank
-        if not self._candidates(asked):
-            return True
-        self._ask(position, asked, now)
-        return False
-
-    def mark_acked(self, position: int, now: float) -> None:
-        """Forget a position that has its result. After the last requested decided one, request the next ones."""
-        self.asked.pop(position, None)
-        if self._lacking.mark_acked(position):
-            self._fetch(now)
-
-    @property
-    def lacking(self) -> list[int]:
-        """Return the decided positions whose results are missing, in the order of the stream."""
-        return list(self._lacking.positions)
-
-    def want(self, positions: Iterable[int], now: float) -> None:
-        """Add missing decided positions, which follow all earlier ones in the stream, and request the first (E3)."""
-        self._lacking.positions.update(dict.fromkeys(positions))
-        self._fetch(now)
-
-    def _fetch(self, now: float) -> None:
-        """Request the first missing results, except those that were requested a moment ago."""
-        for position, holders in self._lacking.first(now):
-            self.ask_named((position,), holders, now, AGAIN_S)
-
-    def _ask(self, position: int, asked: _Asked, now: float) -> None:
-        candidates = self._candidates(asked)
-        if not candidates:
-            return
-        # Each worker begins at another peer (its own rank), so that not all ask the same one.
-        rank = candidates[asked.turn % len(candidates)]
-        asked.turn, asked.at = asked.turn + 1, now
-        slot, round_ = self._stream.place(position)
-        self._statistics.fetches += 1
-        self._send(rank, PeerKind.FETCH, slot=slot, round=round_)
-
-    def _candidates(self, asked: _Asked) -> list[int]:
-        able = [rank for rank in self.peers if not asked.gone >> rank & 1]
-        # W4: those that a STALE names surely hold it. The others may.
-        return [rank for rank in able if asked.named >> rank & 1] or able
 
     # ---- answering ----------------------------------------------------------------------------------
 
@@ -334,7 +202,7 @@ class PeerRepair:
 
     def timer(self, held_back: AllReduce | None) -> float:
         """Return the time at which `handle_timer` is due, infinite for never. `held_back`: the all-reduce of R2."""
-        due_at = self._lacking.due_at
+        due_at = self.requests.due_at
         # If no proof is missing, an all-reduce in progress on this rank holds it back.
         if held_back is not None and self.store.unproved():
             due_at = min(due_at, self._query_at, self._gives_up_at(held_back.submitted_at))
@@ -345,9 +213,7 @@ class PeerRepair:
 
         `late`: transmissions by position, of positions whose timeout has passed.
         """
-        self.ask_about(late, now)
-        if self._lacking.due_at <= now:
-            self._fetch(now)
+        self.requests.handle_timer(late, now)
         if held_back is None or not self.store.unproved():
             return
         # R2: a straggler holds the others back for at most `straggler_s`, except a newcomer that receives its state.

@@ -186,7 +186,7 @@ class StreamState:
         self._statistics.results += 1
         self._statistics.repaired += from_peer
         self._queue.mark_acked(position, None if from_peer else now)
-        self.repair.mark_acked(position, now)
+        self.repair.requests.mark_acked(position, now)
         self._open_slot(position)
         if not reduce.missing:
             self.deliver(now)

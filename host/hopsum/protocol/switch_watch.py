@@ -150,7 +150,7 @@ class SwitchWatch:
     @property
     def _behind(self) -> tuple[list[int], list[int]]:
         """The decided positions without a result, and the ranks that have not confirmed an earlier all-reduce."""
-        return self._state.repair.lacking, self._state.repair.store.unproved()
+        return self._state.repair.requests.lacking, self._state.repair.store.unproved()
 
     def _late_error(self, reduce: AllReduce, now: float) -> AllReduceError:
         """Return the error of an all-reduce past its deadline."""

@@ -12,7 +12,8 @@ Rules (docs/protocol.md)                  Where
     N1-N4  numbers of positions           stream.py
     W1, W3, W5  results and delivery      stream_state.py
     W2, S8 transmission of positions      retransmit_queue.py
-    W4, W6, R  repair between peers       repair.py, result_store.py
+    W4, W6, E3 requests to peers          result_requests.py
+    R      repair between peers           repair.py, result_store.py
     P      PROBE before a deadline        switch_watch.py, with deadline_prober.py, round_report.py
     A      an unreachable switch          switch_watch.py, with absence.py
     E2-E4  another generation             generation_change.py
@@ -57,7 +58,8 @@ from hopsum.protocol.decided_ranges import DecidedRanges
 from hopsum.protocol.failures import fell_behind, round_lost
 from hopsum.protocol.generation_change import JoinPoint, carry_over, lacking, require_fitting, sealed_report
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
-from hopsum.protocol.repair import AHEAD, PeerRepair, RepairPolicy, peer_fault
+from hopsum.protocol.repair import PeerRepair, RepairPolicy, peer_fault
+from hopsum.protocol.result_requests import AHEAD
 from hopsum.protocol.retransmit_queue import RetransmitQueue, segments_of
 from hopsum.protocol.stream import Stream
 from hopsum.protocol.stream_state import StreamState
@@ -330,7 +332,7 @@ class Worker:
             self._on_found(message, now)
         elif message.kind is PeerKind.GONE and self._ended is None:
             position = self.stream.position(message.slot, message.round)
-            if repair.note_gone(position, message.sender, now):
+            if repair.requests.note_gone(position, message.sender, now):
                 self._fail(fell_behind(self.membership, self.stream.place(position)))
         else:
             repair.on_message(message)
@@ -428,7 +430,7 @@ class Worker:
     @property
     def waits_for_peers(self) -> bool:
         """Say whether the worker waits for a message of a peer: the caller should poll often."""
-        return self._ended is None and (bool(self.repair.asked) or self.state.held_back() is not None)
+        return self._ended is None and (bool(self.repair.requests.asked) or self.state.held_back() is not None)
 
     def get_timer(self) -> float | None:
         """Return the time at which `handle_timer` is due, or None if nothing is in progress."""
@@ -456,7 +458,7 @@ class Worker:
         # The compiled loop has no early or decided results, and would send their positions (E3).
         if self._ended is not None or state.decided is not None or state.early:
             return False
-        return not (self.queue.again or self.watch.prober.outgoing or self.repair.asked)
+        return not (self.queue.again or self.watch.prober.outgoing or self.repair.requests.asked)
 
     # ---- rules --------------------------------------------------------------------------------------
 
@@ -482,14 +484,14 @@ class Worker:
             return
         elif self.repair.has_peers:
             lacking = self.state.lacking(position, header.held, AHEAD)
-            self.repair.ask_named(lacking, header.contributors, now, self.queue.rtt.rto_s)
+            self.repair.requests.ask_named(lacking, header.contributors, now, self.queue.rtt.rto_s)
         else:
             self._fail(round_lost(self.membership, header))
 
     def _want(self, reduce: AllReduce, now: float) -> None:
         """Fetch the decided results of an all-reduce from peers."""
         if self.state.decided is not None:
-            self.repair.want(lacking(reduce, self.state.decided), now)
+            self.repair.requests.want(lacking(reduce, self.state.decided), now)
 
     def _end_by(self, error: AllReduceError | None) -> bool:
         """End the generation by an error, if there is one and something is in progress. Return whether it ended."""

@@ -177,8 +177,8 @@ def _deaf(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def not_fetched(patch: Patch) -> None:
-    patch.setattr("hopsum.protocol.repair.PeerRepair.want", lambda self, positions, now: None)
-    patch.setattr("hopsum.protocol.repair.PeerRepair.ask_about", lambda self, late, now: None)
+    patch.setattr("hopsum.protocol.result_requests.ResultRequests.want", lambda self, positions, now: None)
+    patch.setattr("hopsum.protocol.result_requests.ResultRequests.ask_about", lambda self, late, now: None)
 
 
 def failure_of(plan: Callable[[int], Plan]) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from hopsum.protocol.peer_messages import PeerMessage
 from hopsum.protocol.repair import PeerRepair, RepairPolicy
+from hopsum.protocol.result_requests import ResultRequests
 from hopsum.protocol.result_store import ResultStore
 from hopsum.protocol.worker import AllReduceDone, Timing, Worker
 from hopsum.protocol.worker_state import AllReduce, PositionResult
@@ -116,7 +117,7 @@ def retain(patch: Patch) -> None:
 
 def stale_fetch(patch: Patch) -> None:
     """Ask nobody."""
-    patch.setattr(PeerRepair, "_ask", lambda self, position, asked, now: None)
+    patch.setattr(ResultRequests, "_ask", lambda self, position, asked, now: True)
 
 
 def held_back(patch: Patch) -> None:
