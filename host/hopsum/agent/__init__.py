@@ -3,8 +3,8 @@
 
 communicator         `Communicator`: submit, allreduce, close, and the states of a communicator
 agent                `Agent`, the communicator at a switch
-agent_generations    whether the agent is a newcomer, and which ranks were replaced
-allreduce_engine     when codec and network work, and what ends after a failure; one thread at a time
+agent_generations    an agent's view of the generations: newcomers, and replaced ranks
+allreduce_engine     the schedule of codec and network, and the ends after a failure; one thread at a time
 phase_codec          the payloads of the next phases, and the sums that reductions take
 task_ends            futures, and error feedback of all-reduces that end
 agent_failure        the error that ends an agent, and the error of all-reduces after it

@@ -91,5 +91,5 @@ class DeadlineProber:
 
     @property
     def report(self) -> RoundReport:
-        """Return what the switch said of the oldest open position."""
+        """Return the report about the oldest open position, from the last STATE."""
         return RoundReport(self._membership, self.answer, self._about if self._place == self.oldest else 0)

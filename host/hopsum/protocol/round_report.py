@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the switch has of a round, by its STATE: one classification, for errors and for the rules A3, P3 and P4."""
+"""The progress of a round at the switch, by its STATE: one classification, for errors and for rules A3, P3 and P4."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RoundProgress(Enum):
 
 
 class RoundReport:
-    """One STATE about a round, or none.
+    """The report of one STATE about a round, or of no answer.
 
     Args:
         state: None: the switch has not answered.

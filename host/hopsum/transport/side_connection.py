@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both ends of a connection of the side channel have in common: its limits, options and counts."""
+"""Limits, options and counts that both ends of a connection of the side channel have in common."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connections that peers open to one worker: who may speak, and the messages of those who may.
+"""The connections that peers open to one worker: their acceptance, their proof, and the messages on them.
 
 a connection ends                                       counted in
 no proof within `PROVE_S`, or a wrong one               `closed`, by reason
