@@ -38,7 +38,7 @@ def round_lost(own: Membership, stale: Header) -> ResultLostError:
     )
 
 
-def double(own: Membership, told: Header) -> ResultLostError:
+def duplicate_rank(own: Membership, told: Header) -> ResultLostError:
     """Return the error of a worker if another process sends as its rank. `told` is the switch's STALE or STATE."""
     return ResultLostError(
         f"somebody else sends as rank {own.rank}: {own.switch} has round {told.held} of slot {told.slot} from it, and "

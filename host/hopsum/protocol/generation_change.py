@@ -144,7 +144,7 @@ def carry_over(state: StreamState, decided: DecidedRanges, join_point: JoinPoint
         reduce.addresses = ()
 
 
-def lacking(reduce: AllReduce, decided: DecidedRanges) -> list[int]:
+def missing_decided(reduce: AllReduce, decided: DecidedRanges) -> list[int]:
     """Return the decided positions of an all-reduce whose results are missing."""
     positions: NDArray[np.int64] = np.arange(reduce.first, reduce.end)[reduce.held == 0]
     found: list[int] = positions[decided.covers(positions)].tolist()

@@ -91,7 +91,7 @@ class StreamState:
             return bool(reduce.held[position - reduce.first])
         return position < self.stream.end or position in self.early
 
-    def lacking(self, position: int, held: int, most: int) -> list[int]:
+    def missing_before(self, position: int, held: int, most: int) -> list[int]:
         """Return an awaited position and the missing ones of its slot before the round `held`, at most `most`."""
         last = min(self.stream.end, self.stream.base + (held - 1) * self.stream.slots)
         later = range(position + self.stream.slots, last, self.stream.slots)[: most - 1]

@@ -12,7 +12,7 @@ from hopsum.protocol.absence import Absences
 from hopsum.protocol.deadline_prober import DeadlineProber
 from hopsum.protocol.failures import (
     address_gone,
-    double,
+    duplicate_rank,
     finished_early,
     held_back,
     long_ones_lost,
@@ -59,15 +59,15 @@ class SwitchWatch:
     def on_state(self, header: Header, position: int, now: float) -> AllReduceError | None:
         """Process a STATE to this worker (P2: it settles no sum)."""
         self.prober.on_header(header)
-        return self.error_of_double(header, position) or self._error_of_leavers() or self._error_of_long_ones(now)
+        return self.duplicate_rank_error(header, position) or self._error_of_leavers() or self._error_of_long_ones(now)
 
-    def error_of_double(self, told: Header, position: int) -> AllReduceError | None:
+    def duplicate_rank_error(self, told: Header, position: int) -> AllReduceError | None:
         """Return the error if another process sends as this rank: the switch has a later round than this one sent."""
         # W1: a round is sent only when all earlier ones of its slot are held. So delay is no explanation.
         named = told.contributors >> self._own.rank & 1
         # An open position that was sent has no result yet.
-        is_double = named and told.held > told.round and self._queue.sent(position)
-        return double(self._own, told) if is_double else None
+        is_duplicate = named and told.held > told.round and self._queue.sent(position)
+        return duplicate_rank(self._own, told) if is_duplicate else None
 
     def on_unreachable(self, now: float) -> AllReduceError | None:
         """Process a 'port unreachable' answer (A1, A2)."""

@@ -56,7 +56,7 @@ from numpy.typing import ArrayLike, NDArray
 from hopsum.errors import AllReduceError, GenerationEndedError
 from hopsum.protocol.decided_ranges import DecidedRanges
 from hopsum.protocol.failures import fell_behind, round_lost
-from hopsum.protocol.generation_change import JoinPoint, carry_over, lacking, require_fitting, sealed_report
+from hopsum.protocol.generation_change import JoinPoint, carry_over, missing_decided, require_fitting, sealed_report
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.repair import PeerRepair, RepairPolicy, peer_fault
 from hopsum.protocol.result_requests import AHEAD
@@ -480,18 +480,18 @@ class Worker:
         # A STALE for a position that was never sent answers an UPDATE of another generation, or a forged one.
         if not self.queue.sent(position):
             self.statistics.stale_ignored += 1
-        elif self._end_by(self.watch.error_of_double(header, position)):
+        elif self._end_by(self.watch.duplicate_rank_error(header, position)):
             return
         elif self.repair.has_peers:
-            lacking = self.state.lacking(position, header.held, AHEAD)
-            self.repair.requests.ask_named(lacking, header.contributors, now, self.queue.rtt.rto_s)
+            missing = self.state.missing_before(position, header.held, AHEAD)
+            self.repair.requests.ask_named(missing, header.contributors, now, self.queue.rtt.rto_s)
         else:
             self._fail(round_lost(self.membership, header))
 
     def _want(self, reduce: AllReduce, now: float) -> None:
         """Fetch the decided results of an all-reduce from peers."""
         if self.state.decided is not None:
-            self.repair.requests.want(lacking(reduce, self.state.decided), now)
+            self.repair.requests.want(missing_decided(reduce, self.state.decided), now)
 
     def _end_by(self, error: AllReduceError | None) -> bool:
         """End the generation by an error, if there is one and something is in progress. Return whether it ended."""
