@@ -236,7 +236,7 @@ class AllReduceEngine:
         self._moved_at = time.monotonic()
         driver.interrupt, self.transport.interrupt = self.transport.interrupt, None
         for event in events:
-            for task, end in self._in_flight.ends_of(event):
+            for task, end in self._in_flight.on_event(event):
                 if isinstance(end, AllReduceDone):
                     self._note_done(task, end)
                 else:

@@ -46,11 +46,11 @@ class AllReduceRecord:
         """Trace a task's wait for the network since `sent`, and end that wait: a phase has its results."""
         self.span(task, f"network {phase.op.name if phase else ''}", self.sent_at.pop(task.number))
 
-    def leave(self, task: Task) -> None:
+    def forget(self, task: Task) -> None:
         """Forget the wait of a task that has ended."""
         self.sent_at.pop(task.number, None)
 
-    def codes(self, phase: CollectivePhase | None) -> None:
+    def count_lanes(self, phase: CollectivePhase | None) -> None:
         """Add a phase's lanes to the counts of its operation. None adds nothing."""
         if phase is not None:
             self._counted.codes[phase.op] = self._counted.codes.get(phase.op, 0) + phase.lanes

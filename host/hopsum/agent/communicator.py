@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from hopsum.agent.allreduce_results import AllReduceResult, CommunicatorClosedError, CommunicatorStatistics
 from hopsum.agent.task import Task
-from hopsum.agent.vector import HostVector, Vector, host_vector
+from hopsum.agent.vector import HostVector, Vector, require_host_vector
 from hopsum.codec import Codec, CodecError, ErrorFeedback
 from hopsum.codec.interface import OnNonfinite, Tensors, require_on_nonfinite
 from hopsum.errors import HopsumError, why_unfinished
@@ -175,7 +175,7 @@ class Communicator(ABC):
         if vector is x and not (feedback is None and out is None):
             raise CodecError("a Vector brings its own feedback and place of the mean: leave out feedback and out")
         if self.on_host_only:
-            host_vector(vector)
+            require_host_vector(vector)
         with self._lock:
             self._require_open()
             if vector.feedback is not None and vector.feedback is self._followed_by_other:

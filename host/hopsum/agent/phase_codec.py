@@ -69,7 +69,7 @@ class PhaseCodec:
         assert arrived is not None
         task.arrived, task.waiting = None, False
         start = time.perf_counter()
-        self._record.codes(reduction.phase)
+        self._record.count_lanes(reduction.phase)
         try:
             reduction.on_results(arrived.results, arrived.contributors)
         except CollectiveError:

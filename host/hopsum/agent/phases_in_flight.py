@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from hopsum.agent.phase_order import ResumeCommand
-from hopsum.agent.signature import LANES, MismatchError, Signer, unsigned
+from hopsum.agent.signature import LANES, MismatchError, Signer, without_signature
 from hopsum.agent.task import Task
 from hopsum.codec.interface import CollectivePhase, Reduction
 from hopsum.errors import WorkersReplacedError
@@ -79,8 +79,8 @@ class PhasesInFlight:
             self.begun = message.allreduces
         return True
 
-    def ends_of(self, event: AllReduceEvent) -> Iterator[tuple[Task, AllReduceEvent]]:
-        """Yield the tasks and ends of the phases that are complete with an event, in the order of the stream.
+    def on_event(self, event: AllReduceEvent) -> Iterator[tuple[Task, AllReduceEvent]]:
+        """Process an event of the transport. Yield the tasks and ends of the phases that it completes, in stream order.
 
         Nothing is yielded while a part of the phase is missing. The caller processes each end before it takes the next
         one. An AllReduceDone has the sums without signature. If the ranks' calls differ, the end is an AllReduceFailed
@@ -125,5 +125,5 @@ def _whole(task: Task) -> AllReduceDone:
         results = np.concatenate((results, done.results))
         contributors = np.concatenate((contributors, done.contributors))
     task.first, task.parts = {}, 0
-    results, contributors = unsigned(task.reduction.phase, results, contributors)
+    results, contributors = without_signature(task.reduction.phase, results, contributors)
     return replace(done, results=results, contributors=contributors)

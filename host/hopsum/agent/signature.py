@@ -155,7 +155,7 @@ def _names(tensors: Tensors) -> str:
     return f"names {', '.join([f'{name} ({elements})' for name, elements in tensors]) or '(none)'}"
 
 
-def unsigned(
+def without_signature(
     phase: CollectivePhase, results: NDArray[np.uint8], contributors: NDArray[np.uint64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
     """Remove the signature from the results of a signed phase, which leaves those of the codec's own payloads.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.agent.allreduce_results import AllReduceResult
-from hopsum.agent.vector import Vector, host_vector
+from hopsum.agent.vector import Vector, require_host_vector
 from hopsum.codec.interface import CollectivePhase, OnNonfinite, Reduction, Tensors
 from hopsum.protocol.worker_state import AllReduceDone, AllReduceEvent
 
@@ -80,12 +80,12 @@ class Task:
     @property
     def x(self) -> NDArray[np.float32]:
         """Return the vector as a numpy array. Raises CodecError for a vector on a device."""
-        return host_vector(self.vector).x
+        return require_host_vector(self.vector).x
 
     @property
     def out(self) -> NDArray[np.float32] | None:
         """Return the caller's memory for the mean, or None. Raises CodecError for a vector on a device."""
-        return host_vector(self.vector).out
+        return require_host_vector(self.vector).out
 
     def rollback(self, error: BaseException) -> None:
         """Return the whole vector to the error feedback. A vector that is not finite is dropped, as if skipped.

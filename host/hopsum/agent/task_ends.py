@@ -55,6 +55,6 @@ class TaskEnds:
     def _leave(self, task: Task) -> None:
         """Remove a task whose future is about to be done, unless its zeros are not in the stream yet."""
         task.is_over = True
-        self._record.leave(task)
+        self._record.forget(task)
         if task.zeros is None:
             self._order.tasks.remove(task)

@@ -98,7 +98,7 @@ class HostVector:
         return np.full(self.elements, np.nan, np.float32)
 
 
-def host_vector(vector: Vector) -> HostVector:
+def require_host_vector(vector: Vector) -> HostVector:
     """Return the vector if it is one of numpy. Raises CodecError for a vector on a device."""
     if not isinstance(vector, HostVector):
         raise CodecError(

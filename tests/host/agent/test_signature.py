@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsum.agent import Agent
-from hopsum.agent.signature import LANES, MOST, MismatchError, Signer, unsigned
+from hopsum.agent.signature import LANES, MOST, MismatchError, Signer, without_signature
 from hopsum.agent.task import Task
 from hopsum.codec import Codec, CollectivePhase, ReductionContext, job_tables, make_codec
 from hopsum.codec.simulate import simulate_switch
@@ -94,7 +94,7 @@ def test_the_codec_takes_what_it_would_without_a_signature(lanes: int, ranks: in
     assert sum(int(part.counts().sum()) for part in parts[0]) == lanes + LANES
     summed = [simulate_switch(Op.MAX32, [each[n].payloads for each in parts], None)[0] for n in range(len(parts[0]))]
     results = np.concatenate(summed)
-    found, who = unsigned(own[0], results, np.full(len(results), 3, np.uint64))
+    found, who = without_signature(own[0], results, np.full(len(results), 3, np.uint64))
     assert found.tobytes() == expected.tobytes()
     assert who.tolist() == [3] * len(expected)
 
@@ -102,7 +102,7 @@ def test_the_codec_takes_what_it_would_without_a_signature(lanes: int, ranks: in
 def test_who_is_in_a_chunk_is_in_all_of_its_lanes() -> None:
     own = phase(300)
     results = np.zeros((2, 1024), np.uint8)
-    _, who = unsigned(own, results, np.array([3, 2], np.uint64))
+    _, who = without_signature(own, results, np.array([3, 2], np.uint64))
     assert who.tolist() == [2, 2]
 
 
