@@ -80,7 +80,7 @@ class ShardedAllReduce:
         self.coder.on_part(self.taken, self.places.results[rows], self.places.contributors[rows])
         self.taken = end
 
-    def read_again(self) -> None:
+    def forget_discarded(self) -> None:
         """Let the coder forget all sums, and set `taken` to 0, if a change of generation has discarded results."""
         is_discarded = False
         for reduce in self.reduces.values():

@@ -218,7 +218,7 @@ class Transport:
         # All shards share one side channel.
         self.shards[0].require_open()
         for sharded in self._all_sharded.by_handle.values():
-            sharded.read_again()
+            sharded.forget_discarded()
         with self.lock:
             begun = time.monotonic()
             for shard in self.shards:

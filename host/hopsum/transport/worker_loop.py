@@ -155,7 +155,7 @@ class ShardMemory:
         pending = pending[worker.queue.arrays.open[pending % self.state.slots] == pending]
         return list(segments_of(pending, np.zeros(len(pending), np.bool_), worker.state.active)) if pending.size else []
 
-    def count(self) -> None:
+    def add_counts(self) -> None:
         """Add the compiled loop's datagrams, bytes and socket errors of the last call to the link's statistics.
 
         Logs the start and end of an outage, as the link does.
@@ -348,7 +348,7 @@ class WorkerLoop:
             )
         for number, (memory, polls) in enumerate(zip(self.shards, self._polls, strict=True)):
             if memory.state.receives or memory.state.sends or memory.state.ended:
-                memory.count()
+                memory.add_counts()
             came = stop == at.STOP_WOKEN and polls.socket.revents & select.POLLIN
             # Datagrams may have come at the same time as what ended the wait.
             self.emptied[number] = stop == at.STOP_TIME or (stop == at.STOP_WOKEN and not came)

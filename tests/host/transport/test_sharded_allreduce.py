@@ -389,10 +389,10 @@ def test_sums_that_a_change_of_generation_discards_are_read_again() -> None:
     hold(sharded, slice(0, 50))
     sharded.read(30)
     reduce.discard(np.arange(100) >= 60)
-    sharded.read_again()
+    sharded.forget_discarded()
     assert sharded.taken == codes.stream.taken == 30, "nothing that is here was discarded"
     reduce.discard(np.arange(100) == 29)
-    sharded.read_again()
+    sharded.forget_discarded()
     assert sharded.taken == codes.stream.taken == 0
     assert sharded.readable == 29
-    sharded.read_again()
+    sharded.forget_discarded()

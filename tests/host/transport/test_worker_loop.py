@@ -128,7 +128,7 @@ class LoopTwins(Twins):
     def copy_in(self) -> int:
         """Let the kernel have the second twin, at this time."""
         for sharded in self.all_sharded.by_handle.values():
-            sharded.read_again()
+            sharded.forget_discarded()
         address = self.loop.copy_in([self.fast], self.all_sharded, 0.0)
         self.memory.state.now = self.now
         return address
@@ -151,7 +151,7 @@ class LoopTwins(Twins):
     def read(self) -> None:
         """Read sums in Python, as the transport does where the loop does not run."""
         for sharded in self.all_sharded.by_handle.values():
-            sharded.read_again()
+            sharded.forget_discarded()
             end = min(sharded.readable, sharded.taken + self.rng.choice([1, 7, 32]))
             if sharded.coder is not None and end > sharded.taken:
                 sharded.read(end)
@@ -164,7 +164,7 @@ class LoopTwins(Twins):
                 self.all_sharded.at_shards.pop((0, event.handle), None)
                 sharded = self.all_sharded.by_handle.pop(event.handle, None)
                 if sharded is not None and sharded.coder is not None and isinstance(event, AllReduceDone):
-                    sharded.read_again()
+                    sharded.forget_discarded()
                     self.codes[event.handle].check(event)
         return ends
 
