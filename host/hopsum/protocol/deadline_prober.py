@@ -40,9 +40,9 @@ class DeadlineProber:
     def timer(self, active: Sequence[AllReduce]) -> float:
         """Return the time of the next PROBE about the oldest open position, infinite for no further PROBE.
 
-        `active`: all-reduces in progress, in the order of the stream.
+        `active`: all-reduces in progress, at least one, in the order of the stream.
         """
-        if not active or self._queue.oldest is None:
+        if self._queue.oldest is None:
             return inf
         begins_at = active[0].deadline_at - self._lead_s
         if self._asked_at < begins_at:

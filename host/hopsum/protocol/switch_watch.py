@@ -86,9 +86,10 @@ class SwitchWatch:
         return address_gone(self._own, ip, address.lasted_s) if address.note(now) else None
 
     def on_timer(self, now: float) -> AllReduceError | None:
-        """Return the error of the oldest all-reduce if its wait must end now. All others fail with the same error."""
-        if not self._state.active:
-            return None
+        """Return the error of the oldest all-reduce if its wait must end now. All others fail with the same error.
+
+        At least one is in progress.
+        """
         oldest = self._state.active[0]
         if oldest.deadline_at <= now:
             return self._late_error(oldest, now)

@@ -363,9 +363,9 @@ class Worker:
         Also fails for a switch that has never answered (A4 of absence.py). Failing ends the generation: every
         all-reduce in progress gets the error as its event.
         """
-        if self._ended is not None:
-            return
         active = self.state.active
+        if self._ended is not None or not active:
+            return
         for reduce in active:
             # Its payloads depend on earlier sums, which have their own deadlines.
             if not reduce.ready:
