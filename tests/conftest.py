@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of pytest for all tests: the system tests, and the number of processes."""
+"""Settings of pytest for all tests: the system tests, the number of processes, and what a test opens and closes."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,6 +26,12 @@ MARKED = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.system\b", re.MULTILIN
 NO_SHELL = "p4runtime-shell is not installed. It pins protobuf below 3.21: `make test-shell` has an environment for it"
 NOT_SYSTEM = "not system"
 """The mark expression of `make check`."""
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
 
 
 def pytest_configure() -> None:

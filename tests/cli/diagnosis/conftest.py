@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from ...host.conftest import _bare_environment, namespaces, stack
+from ...host.conftest import _bare_environment, namespaces
 
-__all__ = ["_bare_environment", "namespaces", "stack"]
+__all__ = ["_bare_environment", "namespaces"]

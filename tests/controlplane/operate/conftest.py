@@ -8,7 +8,6 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -38,12 +37,6 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for logger, level, handlers in before:
         logger.setLevel(level)
         logger.handlers[:] = handlers
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as found:
-        yield found
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -46,12 +45,6 @@ MATRICES = {"0.weight": (80, 64), "1.weight": (24, 90), "2.weight": (20, 300)}
 ROUNDING = 2e-5
 """Of float32 sums of some 64 products of this size, over the steps of a test."""
 WAIT_S = 60.0
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as made:
-        yield made
 
 
 def scripted(stack: ExitStack, network: ScriptedNetwork, **options: Any) -> World:

@@ -7,7 +7,6 @@ Books balance: the sum of the ranks' pseudo-gradients = ranks * the means that w
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -40,12 +39,6 @@ LOW_RANK = {"low_rank": 2, "low_rank_start": 1}
 MATRICES = {"0.weight", "2.weight"}
 """Of 40 x 6 and 30 x 40. The factors of 4.weight, 2 x 30, would have more than half of its elements."""
 ROUNDING = 2e-6
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as made:
-        yield made
 
 
 class Replica:

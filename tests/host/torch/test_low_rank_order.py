@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -31,12 +31,6 @@ SCHEDULES = {
     "begun before": "BAAABB",
 }
 """The buckets of two models in one backward pass, three each, in the order in which they are ready."""
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as made:
-        yield made
 
 
 def two_models(stack: ExitStack, network: ScriptedNetwork, **options: Any) -> dict[str, World]:
