@@ -71,10 +71,10 @@ def switch(node: int) -> AggregatorConfig:
     return AggregatorConfig(mac=0x020000000001 + node, ip=0x0A0000F0 + node)
 
 
-def leaf(node: int, below: tuple[int, ...], port: int = 0) -> LeafConfig:
+def leaf(node: int, below: tuple[int, ...]) -> LeafConfig:
     """Return a leaf as the spine sees it."""
     members, own = sum(1 << rank for rank in below), switch(node)
-    return LeafConfig(below[0], port or 100 + node, own.mac, own.ip, members=members)
+    return LeafConfig(below[0], 100 + node, own.mac, own.ip, members=members)
 
 
 def parent(below: tuple[int, ...]) -> ParentConfig:

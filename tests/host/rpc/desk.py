@@ -51,8 +51,8 @@ class LockedSwitch(UdpSwitch):
 class Desk:
     """Stands where a ClusterController would. `before` is called with each method's name, and may raise or block."""
 
-    def __init__(self, switch: LockedSwitch, workers: int = 2, *, heartbeat_s: float = 0.05) -> None:
-        self.workers, self.switch, self.heartbeat_s = workers, switch, heartbeat_s
+    def __init__(self, switch: LockedSwitch, workers: int = 2) -> None:
+        self.workers, self.switch = workers, switch
         self.member_requests = self.liveness = self
         self.changed = threading.Condition()
         self.members: dict[int, tuple[JoinRequest, bytes]] = {}
@@ -108,7 +108,7 @@ class Desk:
             if len(self.waiting) == self.workers:
                 self._begin()
             self._stepped()
-        return pb.JoinResponse(rank=rank, secret=secret, lease_s=60.0, heartbeat_s=self.heartbeat_s)
+        return pb.JoinResponse(rank=rank, secret=secret, lease_s=60.0, heartbeat_s=0.05)
 
     def await_membership(
         self, job: str, rank: int, secret: bytes, *, known_generation: int, timeout_s: float

@@ -24,8 +24,6 @@ from ..soak.rig import SLOTS, WORKERS, Bench, kernel_drops
 LONGEST = 65507
 BURST = 128
 PATIENCE_S = 60.0
-STRANGER = WORKERS
-"""Number of the sender that is no worker."""
 
 
 def datagram(rng: random.Random, generation: int, progress: int) -> tuple[int, bytes]:

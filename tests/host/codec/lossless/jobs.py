@@ -58,7 +58,7 @@ def run(
     return None
 
 
-def exact(codec_workers: int, vectors: Sequence[Floats], counts: int | None = None) -> tuple[NDArray[np.int64], Floats]:
+def exact(codec_workers: int, vectors: Sequence[Floats]) -> tuple[NDArray[np.int64], Floats]:
     """Return the sums of integers, in Python-sized arithmetic, and the mean that is due."""
     elements = vectors[0].size
     runs = -(-elements // 1024)
@@ -66,5 +66,5 @@ def exact(codec_workers: int, vectors: Sequence[Floats], counts: int | None = No
     ranges = np.max([rows.max(axis=1) for rows in padded], axis=0)
     exponents = fixed_exponents(ranges, codec_workers).repeat(1024)[:elements]
     sums = np.sum([np.rint(np.ldexp(x.astype(np.float64), exponents)).astype(np.int64) for x in vectors], axis=0)
-    mean = sums / np.ldexp(float(counts or len(vectors)), exponents)
+    mean = sums / np.ldexp(float(len(vectors)), exponents)
     return sums, mean.astype(np.float32)

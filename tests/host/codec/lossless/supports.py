@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.codec.lossless.sketch_kernels import SketchKernels
+from hopsum.codec.lossless.sketch_plan import BLOCK_ELEMENTS
 
 Floats = NDArray[np.float32]
 Members = NDArray[np.uint32]
@@ -33,12 +34,12 @@ def random_members(elements: int, density: float, seed: int = 1) -> Members:
     return np.flatnonzero(np.random.default_rng(seed).random(elements) < density).astype(np.uint32)
 
 
-def dense_blocks(blocks: int, among: int, block_elements: int = 1024, seed: int = 1) -> Members:
+def dense_blocks(blocks: int, among: int) -> Members:
     """All elements of some blocks, none of the others."""
-    chosen = np.sort(np.random.default_rng(seed).choice(among, blocks, replace=False))
-    return (chosen[:, None] * block_elements + np.arange(block_elements)).reshape(-1).astype(np.uint32)
+    chosen = np.sort(np.random.default_rng(1).choice(among, blocks, replace=False))
+    return (chosen[:, None] * BLOCK_ELEMENTS + np.arange(BLOCK_ELEMENTS)).reshape(-1).astype(np.uint32)
 
 
-def one_column(blocks: int, block_elements: int = 1024) -> Members:
+def one_column(blocks: int) -> Members:
     """The same place of every block."""
-    return (np.arange(blocks) * block_elements + 5).astype(np.uint32)
+    return (np.arange(blocks) * BLOCK_ELEMENTS + 5).astype(np.uint32)
