@@ -23,7 +23,7 @@ from hopsum_wire.payload import pack_codes
 from hopsum_wire.scapy import Hopsum
 
 from ...support.printed import usage_error
-from ...switch.server.controller import wait_until
+from ...support.processes import await_that
 
 PATIENCE_S = 60.0
 
@@ -76,7 +76,7 @@ def test_a_round_by_hand(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     assert (stale["kind"], stale["round"], stale["held"]) == ("STALE", 1, 3)
 
     path = bed.captures / "port1.pcapng"
-    wait_until(lambda: len(rdpcap(str(path))) == 9)  # a frame is recorded when it has left
+    await_that(lambda: len(rdpcap(str(path))) == 9)  # a frame is recorded when it has left
     packets = [frame[Hopsum] for frame in rdpcap(str(path))]
     assert {packet.generation for packet in packets} == {bed.generation}
     kinds = Counter(Kind(packet.kind).name for packet in packets)

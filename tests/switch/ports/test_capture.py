@@ -22,7 +22,8 @@ from hopsum_switch.ports.udp import UdpAddress, UdpPort
 from hopsum_switch.ports.unix import UnixPort, open_peer
 from hopsum_switch.server import SwitchServer
 
-from ..server.controller import CPU_PORT, INSERT, P4INFO, PROGRAM, Controller, l2, wait_until
+from ...support.processes import await_that
+from ..server.controller import CPU_PORT, INSERT, P4INFO, PROGRAM, Controller, l2
 
 INBOUND, OUTBOUND = 1, 2
 
@@ -73,7 +74,7 @@ def test_a_udp_ports_frames_have_the_headers_that_the_program_sees(tmp_path: Pat
         peer.bind(("127.0.0.1", 0))
         peer.sendto(b"up", udp.address)
         received: list[bytes] = []
-        wait_until(lambda: bool(received.extend(port.receive()) or received))
+        await_that(lambda: bool(received.extend(port.receive()) or received))
         answer = (
             Ether() / IP(src="10.0.0.254", dst="127.0.0.1") / UDP(sport=24677, dport=peer.getsockname()[1], chksum=0)
         )

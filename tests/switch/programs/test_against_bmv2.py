@@ -19,8 +19,9 @@ from hopsum_switch.p4runtime.pipeline_config import RunningPipeline, verify
 from hopsum_switch.program import load_program
 from hopsum_switch.server import SwitchServer
 
+from ...support.processes import await_that
 from ..server import test_service_digests
-from ..server.controller import Controller, wait_until
+from ..server.controller import Controller
 from . import bmv2, test_mirror, test_police, test_rounds, test_segments
 
 HERE = Path(__file__).parent
@@ -166,7 +167,7 @@ def test_learner_agrees(controlled: tuple[bmv2.Bmv2, Controller], ack_timeout_ns
             seen.add((port, frame + bytes(len(seen) if frame[12:14] == b"\x88\xb5" and not ack_timeout_ns else 0)))
             reference.process(port, frame)
             switch.dataplane.inject(port, frame)
-        wait_until(lambda: switch.dataplane.stats()["digests"].get("sent", 0) > 0)
+        await_that(lambda: switch.dataplane.stats()["digests"].get("sent", 0) > 0)
         count = switch.dataplane.stats()["digests"]["sent"]
         (expected, lists), (got, _) = collect(controller, count), collect(own, count)
         assert got == expected

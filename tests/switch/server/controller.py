@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -198,11 +197,3 @@ def entry(
 def l2(kind: int, address: bytes, action: str | None = "forward", *params: bytes, **fields: object) -> Update:
     """Return an update of table l2."""
     return entry(kind, "l2", action, *(params or (b"\x02",) if action else ()), match={1: (address,)}, **fields)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until `condition` holds; fail at the deadline."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.001)

@@ -21,8 +21,9 @@ from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 from hopsum_switch.ports.port import MemoryPort
 from hopsum_switch.server import SwitchServer
 
+from ...support.processes import await_that
 from ...support.rapid_reset import reset_calls
-from .controller import CPU_PORT, INSERT, Controller, l2, wait_until
+from .controller import CPU_PORT, INSERT, Controller, l2
 
 DEVICE = 7
 
@@ -165,7 +166,7 @@ def test_packets_go_out_and_come_in(switch: SwitchServer, memory_ports: list[Mem
     assert packet.payload == lldp
     assert [(m.metadata_id, m.value) for m in packet.metadata] == [(1, b"\x03"), (2, b"\x01")]
     primary.send(packet_out(b"\0\x01", bytes(20)))
-    wait_until(lambda: switch.dataplane.ports()[1]["sent"] == 1)
+    await_that(lambda: switch.dataplane.ports()[1]["sent"] == 1)
     assert [port.pop_sent() for port in ports] == [[], [bytes(20)], [], []]
     cpu = switch.dataplane.ports()[CPU_PORT]
     assert (cpu["kind"], cpu["sent"], cpu["received"], cpu["dropped"]) == ("cpu", 1, 1, {})

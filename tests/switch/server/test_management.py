@@ -17,7 +17,8 @@ from hopsum_switch.management import SERVICE, ManagementClient, ManagementError
 from hopsum_switch.ports.unix import UnixPort, open_peer
 from hopsum_switch.server import SwitchServer
 
-from .controller import DEADLINE_S, wait_until
+from ...support.processes import await_that
+from .controller import DEADLINE_S
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_counters_show_what_went_through(client: ManagementClient, switch: Switc
         peer.settimeout(DEADLINE_S)
         udp.sendto(b"to nowhere", (host, int(port)))
         peer.send(b"\xff" * 12 + b"\x88\xcc")  # a packet-in that nobody is there to take
-        wait_until(lambda: client.stats()["packets"] >= before["packets"] + 2)
+        await_that(lambda: client.stats()["packets"] >= before["packets"] + 2)
     ports = client.list_ports()
     assert (ports[10]["received"], ports[10]["received_bytes"], ports[12]["received"]) == (1, 52, 1)
     assert ports[510]["dropped"] == {"no_primary": 1}

@@ -25,7 +25,8 @@ from hopsum_switch.ports.unix import open_peer
 from hopsum_switch.server import SwitchServer
 
 from ...support.printed import Values, parse_metrics
-from .controller import CPU_PORT, DEADLINE_S, INSERT, Controller, l2, wait_until
+from ...support.processes import await_that
+from .controller import CPU_PORT, DEADLINE_S, INSERT, Controller, l2
 from .switch_process import LOADED, SWITCH, started
 
 pytestmark = pytest.mark.system
@@ -47,7 +48,7 @@ def test_a_scrape_shows_what_went_through(tmp_path: Path, backend: str) -> None:
         with open_peer(path) as peer:
             for destination in (b"\x05", b"\x07", b"\x07"):  # to port 2, which is not bound; dropped; dropped
                 peer.send(bytes(5) + destination + bytes(48))
-            wait_until(lambda: scrape(url)["hopsum_switch_packets_processed_total"] == 3)
+            await_that(lambda: scrape(url)["hopsum_switch_packets_processed_total"] == 3)
         values = scrape(url)
     prefix = "hopsum_switch_"
     assert values[prefix + f'info{{backend="{backend}",program="station.p4"}}'] == 1
@@ -67,7 +68,7 @@ def test_a_switch_without_a_program_shows_its_ports(tmp_path: Path) -> None:
     with started("--metrics", "0", "--unix", f"1={path}") as (_, _, url):
         with open_peer(path) as peer:
             peer.send(bytes(60))
-            wait_until(lambda: 'hopsum_switch_dropped_frames_total{port="none",reason="no_pipeline"}' in scrape(url))
+            await_that(lambda: 'hopsum_switch_dropped_frames_total{port="none",reason="no_pipeline"}' in scrape(url))
         assert not any("info" in name for name in scrape(url))
         for path in ("healthz", "readyz"):
             with urllib.request.urlopen(url.replace("metrics", path), timeout=DEADLINE_S) as answer:

@@ -33,9 +33,10 @@ from hopsum_switch.ports.udp import UdpAddress
 from hopsum_switch.ports.unix import open_peer
 from hopsum_switch.server import SwitchServer
 
+from ...support.processes import await_that
 from ...system.drills.silent_proxy import SilentProxy
 from ..core.builder import assign, build, field, hexstr, primitive
-from .controller import CPU_PORT, DEADLINE_S, INSERT, P4INFO, PROGRAM, Controller, l2, wait_until
+from .controller import CPU_PORT, DEADLINE_S, INSERT, P4INFO, PROGRAM, Controller, l2
 from .switch_process import COMMAND, LOADED, SWITCH, address_in, started
 
 pytestmark = pytest.mark.system
@@ -139,7 +140,7 @@ def test_a_signal_ends_its_wait_for_frames_in_machine_code(by_another_thread: bo
             host, _, port = management.list_ports()[1]["address"].rpartition(":")
             for count in range(1, 10):
                 peer.sendto(bytes(100), (host, int(port)))
-                wait_until(lambda count=count: management.stats()["packets"] == count)
+                await_that(lambda count=count: management.stats()["packets"] == count)
         thread = process.pid
         if by_another_thread:
             thread = max(int(name) for name in os.listdir(f"/proc/{process.pid}/task"))
@@ -155,7 +156,7 @@ def test_trace_shows_packets(tmp_path: Path, target: list[str]) -> None:
             host, _, port = management.list_ports()[3]["address"].rpartition(":")
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
                 peer.sendto(b"hello", (host, int(port)))
-            wait_until(lambda: management.stats()["packets"] == 1)
+            await_that(lambda: management.stats()["packets"] == 1)
         process.send_signal(signal.SIGTERM)
         errors = process.communicate(timeout=DEADLINE_S)[1]
     shown = Path(paths[0]).read_text() if target == ["file"] else errors
@@ -337,7 +338,7 @@ def test_a_client_that_comes_back_gets_its_election_id(empty_switch: SwitchServe
                     return False
 
         assert not is_primary_again()
-        wait_until(is_primary_again)
+        await_that(is_primary_again)
         lost.channel.close()
 
 
@@ -373,7 +374,7 @@ def test_frames_that_go_round_for_ever_stop_neither_requests_nor_signals(tmp_pat
     ):
         for drops in range(1, 6):
             fill(peer)
-            wait_until(lambda drops=drops: management.stats()["dropped"].get("steps", 0) >= drops)
+            await_that(lambda drops=drops: management.stats()["dropped"].get("steps", 0) >= drops)
         with urllib.request.urlopen(url, timeout=DEADLINE_S) as response:
             assert 'dropped_frames_total{port="none",reason="steps"}' in response.read().decode()
         peer.settimeout(DEADLINE_S)

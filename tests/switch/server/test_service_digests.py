@@ -27,7 +27,8 @@ from hopsum_base.p4runtime import p4info_pb2
 from hopsum_switch.ports.port import MemoryPort
 from hopsum_switch.server import SwitchServer
 
-from .controller import DELETE, INSERT, MODIFY, Controller, wait_until
+from ...support.processes import await_that
+from .controller import DELETE, INSERT, MODIFY, Controller
 
 LEARNER = Path(__file__).parents[1] / "programs" / "learner"
 INFO = text_format.Parse((LEARNER / "learner.p4info.txtpb").read_text(), p4info_pb2.P4Info())
@@ -99,7 +100,7 @@ def test_an_acknowledged_sample_is_told_again(bridge: tuple[Controller, MemoryPo
     assert [samples(each) for each in lists] == [[(1, 3)], [(2, 3)]]
     controller.send(acknowledge(lists[0]))
     engine = switch.dataplane.engine
-    wait_until(lambda: not engine.digests._gathering["learned_t"].sent.keys() - {2})  # type: ignore[union-attr]
+    await_that(lambda: not engine.digests._gathering["learned_t"].sent.keys() - {2})  # type: ignore[union-attr]
     port.inject(frame(2))
     port.inject(frame(1))
     assert samples(told(controller)) == [(1, 3)]
@@ -144,9 +145,9 @@ def test_lists_without_a_primary_are_lost_and_told_again(bridge: tuple[Controlle
     controller, port, switch = bridge
     controller.write(configure(INSERT, ack_timeout_ns=3600 * 10**9))
     controller.close_stream()
-    wait_until(lambda: switch.dataplane.stats()["digests"] == {} and switch._service._primary is None)
+    await_that(lambda: switch.dataplane.stats()["digests"] == {} and switch._service._primary is None)
     port.inject(frame(1))
-    wait_until(lambda: switch.dataplane.stats()["digests"] == {"no_primary": 1})
+    await_that(lambda: switch.dataplane.stats()["digests"] == {"no_primary": 1})
     with Controller(switch.grpc_address) as second:
         second.become_primary(2)
         port.inject(frame(1))
