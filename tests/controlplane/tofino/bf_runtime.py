@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import grpc
@@ -366,18 +365,15 @@ def bf_runtime(credentials: grpc.ServerCredentials | None = None) -> Iterator[Bf
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_metadata_size", 4 << 20)]
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=8), options=options)
     server.add_generic_rpc_handlers([_handlers(service)])
-    add = server.add_insecure_port if credentials is None else partial(_add_secure, server, credentials)
-    service.address = f"127.0.0.1:{add('127.0.0.1:0')}"
+    at = "127.0.0.1:0"
+    port = server.add_insecure_port(at) if credentials is None else server.add_secure_port(at, credentials)
+    service.address = f"127.0.0.1:{port}"
     server.start()
     try:
         yield service
     finally:
         service.end_streams()
         server.stop(grace=0).wait()
-
-
-def _add_secure(server: grpc.Server, credentials: grpc.ServerCredentials, address: str) -> int:
-    return int(server.add_secure_port(address, credentials))
 
 
 def _handlers(service: BfRuntime) -> grpc.GenericRpcHandler:

@@ -34,7 +34,7 @@ def of_one_word(p4info: P4Info) -> P4Info:
     """Return a P4Info with the lookups of one word in ingress and one in egress, and room for those of two jobs."""
     message = p4info_pb2.P4Info()
     message.CopyFrom(p4info.message)
-    kept = [table for table in message.tables if is_lookup(table) is False or ".word0." in table.preamble.name]
+    kept = [table for table in message.tables if not is_lookup(table) or ".word0." in table.preamble.name]
     del message.tables[:]
     message.tables.extend(kept)
     for table in message.tables:

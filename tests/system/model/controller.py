@@ -21,7 +21,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from .config import Config
-from .state import OUT, Budget, Cell, Content, Control, Life, Phase, RuleError, Worker
+from .state import OUT, Budget, Cell, Content, Control, Life, Phase, RuleError, Worker, replaced
 from .worker import WorkerRules
 
 Workers = tuple[Worker, ...]
@@ -97,8 +97,8 @@ class Controller:
                     content if self.rules.encodable(told, chunk) else None for chunk, content in enumerate(told)
                 )
             sealed = worker._replace(life=Life.SEALED) if self.config.on("seal") else worker
-            after = control._replace(reports=_put(control.reports, rank, told))
-            yield Change(f"w{rank} reports", after, _put(workers, rank, sealed))
+            after = control._replace(reports=replaced(control.reports, rank, told))
+            yield Change(f"w{rank} reports", after, replaced(workers, rank, sealed))
 
     def _next_members(self, control: Control) -> Iterator[int]:
         """Yield the bitmaps of the workers with which a generation may begin, those of the fewest workers first."""
@@ -149,7 +149,7 @@ class Controller:
             if worker.generation != control.generation and self._can_join(control, workers, rank):
                 joined = self._joined(control, rank, worker)
                 self._check_joined(control, workers, rank, joined)
-                yield Change(f"w{rank} joins {control.generation}", control, _put(workers, rank, joined))
+                yield Change(f"w{rank} joins {control.generation}", control, replaced(workers, rank, joined))
         if control.admitted != control.generation:
             yield Change(f"admit {control.generation}", control._replace(admitted=control.generation), workers)
         elif all(worker.generation == control.generation for _, worker in members):
@@ -208,7 +208,7 @@ class Controller:
             for rank, worker in enumerate(workers):
                 if worker.life is not Life.DOWN and control.reports[rank] is None:
                     spent = budget._replace(give_ups=budget.give_ups - 1)
-                    after = control._replace(reports=_put(control.reports, rank, OUT), budget=spent)
+                    after = control._replace(reports=replaced(control.reports, rank, OUT), budget=spent)
                     yield Change(f"give up on w{rank}", after, workers)
         if budget.returns and control.phase is Phase.RUN and control.members != self.config.everybody:
             yield from self._returns(control, workers)
@@ -245,9 +245,9 @@ class Controller:
             fresh = Worker(worker.incarnation + 1, worker.generation, life, (None,) * self.config.chunks, 0)
             reports = control.reports
             if reports and (control.members >> rank & 1):
-                reports = _put(reports, rank, None)
+                reports = replaced(reports, rank, None)
             after = control._replace(reports=reports, budget=budget._replace(crashes=budget.crashes - 1))
-            yield Change(f"w{rank} crashes", after, _put(workers, rank, fresh))
+            yield Change(f"w{rank} crashes", after, replaced(workers, rank, fresh))
 
     def _returns(self, control: Control, workers: Workers) -> Iterator[Change]:
         """Let a worker without which the generation began come back, as another incarnation."""
@@ -259,12 +259,12 @@ class Controller:
             if not self.config.on("late_waits"):
                 peer = next(each for each in workers if each.generation == control.generation)
                 back = back._replace(generation=control.generation, life=Life.RUN, held=peer.held)
-                yield Change(f"w{rank} is back", control._replace(budget=spent), _put(workers, rank, back))
+                yield Change(f"w{rank} is back", control._replace(budget=spent), replaced(workers, rank, back))
                 continue
             if not self.config.on("rejoin_resets"):
                 back = worker
-            sealed = self._remove(control._replace(budget=spent), _put(workers, rank, back))
-            reports = _put(sealed.control.reports, rank, None)
+            sealed = self._remove(control._replace(budget=spent), replaced(workers, rank, back))
+            reports = replaced(sealed.control.reports, rank, None)
             yield sealed._replace(label=f"w{rank} is back", control=sealed.control._replace(reports=reports))
 
     def _clears(self, control: Control, workers: Workers) -> Iterator[Change]:
@@ -280,7 +280,7 @@ class Controller:
                 f"clear {self.config.clears}",
                 control,
                 workers,
-                lambda cells, index=index: _put(cells, index, cleared(cells[index])),  # type: ignore[misc]
+                lambda cells, index=index: replaced(cells, index, cleared(cells[index])),  # type: ignore[misc]
             )
 
     def _reencodes(self, control: Control, workers: Workers) -> Iterator[Change]:
@@ -289,7 +289,7 @@ class Controller:
                 chunk = control.streams[worker.generation][position]
                 if not worker.reencoded >> chunk & 1:
                     again = worker._replace(reencoded=worker.reencoded | 1 << chunk)
-                    yield Change(f"w{rank} re-encodes", control, _put(workers, rank, again))
+                    yield Change(f"w{rank} re-encodes", control, replaced(workers, rank, again))
 
 
 def is_out(control: Control, rank: int, worker: Worker) -> bool:
@@ -307,7 +307,3 @@ def counts(control: Control, worker: Worker, chunk: int) -> Content | None:
     """Return the result that counts: between decision and joining, what was not decided is void."""
     void = control.phase is Phase.JOIN and worker.generation != control.generation and control.decided[chunk] is None
     return None if void else worker.held[chunk]
-
-
-def _put(values: tuple, index: int, value: object) -> tuple:  # type: ignore[type-arg]
-    return (*values[:index], value, *values[index + 1 :])

@@ -20,14 +20,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from hopsum_oracle.decision import Copy, LaneAction, Reply, Update, decide
+
+from .state import replaced
 
 TURNS: Final = 2
 """Consuming passes. A packet changes an even row in egress and an odd row in ingress of each."""
 ROWS: Final = 2 * TURNS
-T = TypeVar("T")
 ANSWERS: Final = (Reply.RESULT_TO_ALL, Reply.RESULT_TO_SENDER)
 
 
@@ -109,7 +110,7 @@ class Loop:
                 yield self._arrive(state, worker, left)
         for worker, frame in enumerate(state.storing):
             if frame is not None:
-                after = state._replace(storing=_put(state.storing, worker, None))
+                after = state._replace(storing=replaced(state.storing, worker, None))
                 yield from self._enter(after, frame, f"s{worker}")
         if state.decided or state.waiting:
             yield _serve(state)
@@ -119,13 +120,13 @@ class Loop:
             yield LoopStep("g", state._replace(generation=state.generation + 1, changes=state.changes - 1))
 
     def _arrive(self, state: LoopState, worker: int, left: tuple[SentUpdate, ...]) -> LoopStep:
-        after = state._replace(left=_put(state.left, worker, left[1:]))
+        after = state._replace(left=replaced(state.left, worker, left[1:]))
         frame, wrong = LoopFrame(left[0]), ""
         if frame.sent.generation != state.generation:
             return LoopStep(f"a{worker}", after)
         if not self.decide_on_return:
             after, frame, wrong = self._decide(after, frame)
-        return LoopStep(f"a{worker}", after._replace(storing=_put(after.storing, worker, frame)), wrong)
+        return LoopStep(f"a{worker}", after._replace(storing=replaced(after.storing, worker, frame)), wrong)
 
     def _enter(self, state: LoopState, frame: LoopFrame, word: str) -> Iterator[LoopStep]:
         """Yield the entry into the loop's queues, and the drop if the queue may be full."""
@@ -208,7 +209,7 @@ def _touch(state: LoopState, frame: LoopFrame) -> tuple[LoopState, LoopFrame]:
         row = (frame.sent,)
     elif frame.lanes is LaneAction.ADD:
         row = tuple(sorted((*row, frame.sent)))
-    return state._replace(rows=_put(state.rows, frame.place, row)), frame._replace(place=frame.place + 1)
+    return state._replace(rows=replaced(state.rows, frame.place, row)), frame._replace(place=frame.place + 1)
 
 
 def _wrong_result(copy: Copy, frame: LoopFrame) -> str:
@@ -220,10 +221,6 @@ def _wrong_result(copy: Copy, frame: LoopFrame) -> str:
     right = tuple(SentUpdate(worker, generation, round_) for worker in members)
     bad = [row for row in frame.read if row != right]
     return f"sum: RESULT of {right} has {bad[0]} in {len(bad)} of {ROWS} rows" if bad else ""
-
-
-def _put(items: tuple[T, ...], at: int, item: T) -> tuple[T, ...]:
-    return (*items[:at], item, *items[at + 1 :])
 
 
 def _trace(came: dict[LoopState, tuple[LoopState, str] | None], state: LoopState, last: str) -> str:

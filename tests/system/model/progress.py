@@ -113,11 +113,10 @@ class Progress:
         accepted = world.accepted(state, rank, result)
         if accepted is None or isinstance(accepted, RuleError):
             return state
-        workers = (*state.workers[:rank], accepted[0], *state.workers[rank + 1 :])
         if not self.config.on("lease_barrier") and None not in world.workers[accepted[0]].held:
             control = world.controls[state.control]._replace(released=True, admitted=0)
             state = state._replace(control=world.controls.number(control))
-        return state._replace(workers=workers)
+        return world.with_worker(state, rank, accepted[0])
 
     def _on_stale(self, state: State, number: int) -> State:
         world, stale = self.world, self.world.packets[number]
@@ -127,7 +126,7 @@ class Progress:
             if self.config.on("stale_fetch"):
                 return self._ask(state, stale.worker, chunk)
             worker = world.rules.fill_with_zeros(worker, chunk)
-        return self._with(state, stale.worker, world.workers.number(worker))
+        return world.with_worker(state, stale.worker, world.workers.number(worker))
 
     def _ask_all(self, state: State) -> State:
         for rank in range(self.config.n):
@@ -148,11 +147,8 @@ class Progress:
                     after = self.world.rules.hold(rank, workers[rank], chunk, content)
                 except RuleError:
                     continue
-                return self._with(state, rank, self.world.workers.number(after))
+                return self.world.with_worker(state, rank, self.world.workers.number(after))
         return state
-
-    def _with(self, state: State, rank: int, number: int) -> State:
-        return state._replace(workers=(*state.workers[:rank], number, *state.workers[rank + 1 :]))
 
     # ---- repair -------------------------------------------------------------------------------------
 

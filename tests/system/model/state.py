@@ -170,6 +170,12 @@ class RuleError(Exception):
 
 
 T = TypeVar("T", bound=Hashable)
+Item = TypeVar("Item")
+
+
+def replaced(items: tuple[Item, ...], at: int, item: Item) -> tuple[Item, ...]:
+    """Return the items with one of them changed."""
+    return (*items[:at], item, *items[at + 1 :])
 
 
 class Pool(Generic[T]):

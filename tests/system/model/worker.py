@@ -11,7 +11,7 @@ from typing import NamedTuple
 from hopsum.protocol.stream import Stream
 
 from .config import Config
-from .state import ZEROS, Content, Contribution, Kind, Life, Packet, Pool, RuleError, Worker
+from .state import ZEROS, Content, Contribution, Kind, Life, Packet, Pool, RuleError, Worker, replaced
 
 Streams = tuple[tuple[int, ...], ...]
 """Per generation, the chunks summed in it, in order."""
@@ -209,8 +209,3 @@ class WorkerRules:
     def _violated(self, kind: str, text: str) -> None:
         if kind in self.config.checks:
             raise RuleError(kind, text)
-
-
-def replaced(held: tuple[Content | None, ...], chunk: int, content: Content | None) -> tuple[Content | None, ...]:
-    """Return `held` with one chunk's result changed."""
-    return (*held[:chunk], content, *held[chunk + 1 :])

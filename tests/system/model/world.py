@@ -229,7 +229,7 @@ class World:
             self.check_agreement(control, workers, rank, self.workers[number], chunk)
         except RuleError as violation:
             return Transition(label, None, violation)
-        after = self._with_worker(state, rank, number)
+        after = self.with_worker(state, rank, number)
         if not self.config.on("lease_barrier") and None not in self.workers[number].held:
             after = after._replace(control=self.controls.number(control._replace(released=True, admitted=0)))
         return Transition(label, self._normal(after))
@@ -270,7 +270,7 @@ class World:
             except RuleError as violation:
                 yield Transition((number, rank), None, violation)
                 return
-            yield Transition((number, rank), self._normal(self._with_worker(state, rank, self.workers.number(after))))
+            yield Transition((number, rank), self._normal(self.with_worker(state, rank, self.workers.number(after))))
 
     def _fetches(self, state: State, control: Control, workers: tuple[Worker, ...]) -> Iterator[Transition]:
         key = (state.control, state.workers)
@@ -280,7 +280,7 @@ class World:
             if isinstance(taken, RuleError):
                 yield Transition((chunk, source, rank), None, taken)
             else:
-                yield Transition((chunk, source, rank), self._normal(self._with_worker(state, rank, taken)))
+                yield Transition((chunk, source, rank), self._normal(self.with_worker(state, rank, taken)))
 
     def _find_fetches(self, control: Control, workers: tuple[Worker, ...]) -> Iterator[Fetch]:
         """Let every worker fetch anything it lacks from any peer: STALE is only what makes it worth while."""
@@ -327,7 +327,8 @@ class World:
         workers = tuple(map(self.workers.number, change.workers))
         return state._replace(control=self.controls.number(change.control), workers=workers, cells=cells)
 
-    def _with_worker(self, state: State, rank: int, number: int) -> State:
+    def with_worker(self, state: State, rank: int, number: int) -> State:
+        """Return the state with another worker at a rank."""
         return state._replace(workers=(*state.workers[:rank], number, *state.workers[rank + 1 :]))
 
     # ---- normal form --------------------------------------------------------------------------------

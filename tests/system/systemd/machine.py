@@ -7,6 +7,7 @@ It shares the network and the files of this machine, and changes none of them. I
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -47,7 +48,7 @@ class Machine:
             cgroup.mkdir(exist_ok=True)
         joined = " && ".join(f"echo $$ > '{cgroup}/cgroup.procs'" for cgroup in self._cgroups)
         unshare = f"{joined} && exec unshare --mount --pid --fork --uts --ipc --cgroup --kill-child"
-        command = f"{unshare} bash -c '{_quoted(_SCRIPT)}' machine '{folder}' '{SYSTEMD}'"
+        command = f"{unshare} bash -c {shlex.quote(_SCRIPT)} machine '{folder}' '{SYSTEMD}'"
         self._log = folder / "machine.log"
         with self._log.open("wb") as output:
             self._child = subprocess.Popen(
@@ -123,10 +124,6 @@ def _remove(cgroup: Path) -> None:
         with suppress(OSError):
             cgroup.rmdir()
         time.sleep(0.05)
-
-
-def _quoted(text: str) -> str:
-    return text.replace("'", "'\\''")
 
 
 def why_not() -> str:
