@@ -14,10 +14,10 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
+from hopsum_evaluation.bench.timing import memory
 from hopsum_wire import Header, Kind, Op, up_bytes
 from hopsum_wire._layout import HOPSUM_FIELDS
 
-from ...support.memory import resident_kib
 from ..soak.member import Member
 from ..soak.rig import SLOTS, WORKERS, Bench, kernel_drops
 
@@ -91,7 +91,7 @@ class Siege:
                     sender, data = datagram(self.rng, self.stage.job.generation, self.sent)
                     self.sent += _offer(sockets[sender], data)
                 self._await_taken()
-                self.memory_kib.append(resident_kib(pid))
+                self.memory_kib.append(memory(pid)["rss"] >> 10)
 
     def received(self) -> int:
         """Return how many datagrams the switch has taken in."""

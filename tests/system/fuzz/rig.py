@@ -25,11 +25,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum_evaluation.bench.timing import memory
 from hopsum_switch.frame_batch import Batch, Outputs
 from hopsum_switch.native.native_engine import NativeEngine
 from hopsum_wire import Drop
 
-from ...support.memory import resident_kib
 from ..contract.bed import BROADCAST, STATION, SWITCH, Bed, make_jobs
 from .cells import Image
 from .corpus import ROW_BYTES, Corpus, Frames
@@ -104,7 +104,7 @@ class Rig:
         self.tally.frames += len(frames.lengths)
         self.tally.outputs += sum(map(len, got))
         gc.collect()  # what waits for the collector is no growth
-        self.memory_kib.append(resident_kib(os.getpid()))
+        self.memory_kib.append(memory(os.getpid())["rss"] >> 10)
         self._watch(self, frames, got)
 
     def text(self, frames: Frames, number: int) -> str:
