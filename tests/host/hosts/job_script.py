@@ -105,6 +105,7 @@ class Elastic:
                 self.step += 1
                 last = bool(told.mean[0] > 0.01)
                 say(f"step {self.step}", f"{int(told.contributors[0]).bit_count()} {digest(self.model)}")
+                time.sleep(0.02)
 
     def train(self) -> None:
         gradient = self.model.weight.detach() - self.aim

@@ -28,8 +28,17 @@ from ...support.targets import require_namespaces
 from .host_process import HostProcess, kill
 from .test_meeting import Store
 
-EXAMPLE = str(Path(__file__).parents[3] / "examples" / "elastic_digits.py")
-HOSTS, STEPS = 3, 6000
+EXAMPLES = Path(__file__).parents[3] / "examples"
+HOSTS, STEPS = 3, 1500
+PACED = f"""
+import runpy, sys, time
+sys.path.insert(0, {str(EXAMPLES)!r})
+import ddp_digits
+draw = ddp_digits.draw_digits
+ddp_digits.draw_digits = lambda *given: time.sleep(0.02) or draw(*given)
+runpy.run_path({str(EXAMPLES / "elastic_digits.py")!r}, run_name="__main__")
+"""
+"""The example, at fifty steps a second at most: it must not end while a host is away, nor compute all that time."""
 ROUND = re.compile(r"^(\d) ranks from step (\d+)", re.MULTILINE)
 
 
@@ -163,7 +172,7 @@ def start_agent(stack: ExitStack, star: Star, host: int, folder: Path, name: str
     # With torch's default a killed agent is in the round for 15 s, and the others wait for it.
     alive = "keep_alive_interval=1,keep_alive_max_attempt=5"
     conf = f"--rdzv-conf=last_call_timeout=3,{alive},is_host={int(host == 0)}"
-    script = [EXAMPLE, f"--checkpoint={folder}/checkpoint", f"--steps={STEPS}"]
+    script = [f"{folder}/paced_example.py", f"--checkpoint={folder}/checkpoint", f"--steps={STEPS}"]
     command = ["-m", "torch.distributed.run", *where, *meet, conf, *script]
     return HostProcess(stack, star, host, folder / f"{name}.log", *command, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
 
@@ -173,6 +182,7 @@ def start_agent(stack: ExitStack, star: Star, host: int, folder: Path, name: str
 def test_training_goes_on_with_fewer_hosts_and_with_more(tmp_path: Path) -> None:
     """Three hosts, two after one lost its power, three again: equal replicas, a loss without a jump."""
     require_namespaces()
+    (tmp_path / "paced_example.py").write_text(PACED)
 
     def rounds() -> list[tuple[int, int]]:
         """Return ranks and first step of the rounds that have begun, in the order of steps."""
