@@ -16,12 +16,10 @@ from hopsum_topologies.free_port import free_port
 from hopsum_topologies.local_cluster import LocalCluster
 
 from ...support.printed import parse_printed
-from .job import thc_tables
+from .job import RANKS_S, thc_tables
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SLOTS = 32
-RANKS_S = 1200.0
-"""For all ranks to end: ten times what they need, since machines are shared."""
 
 
 @contextmanager

@@ -48,13 +48,11 @@ def serve_job(path: Path, workers: int) -> Iterator[UdpSwitch]:
         yield switch
 
 
-def run_ranks(script: Path, folder: Path, *arguments: str, workers: int = 2) -> list[dict[str, Any]]:
-    """Run `script ARGUMENTS RANK WORKERS MEMBERSHIP STORE` as every rank of a job; return what they print as JSON."""
+def run_ranks(script: Path, folder: Path, argument: str) -> list[dict[str, Any]]:
+    """Run `script ARGUMENT RANK 2 MEMBERSHIP STORE` as both ranks of a job; return what they print as JSON."""
     path = folder / "job.json"
-    with serve_job(path, workers):
-        return run_processes(
-            script, [[*arguments, str(rank), str(workers), str(path)] for rank in range(workers)], folder
-        )
+    with serve_job(path, 2):
+        return run_processes(script, [[argument, str(rank), "2", str(path)] for rank in range(2)], folder)
 
 
 def run_processes(script: Path, ranks: Sequence[Sequence[str]], folder: Path) -> list[dict[str, Any]]:

@@ -17,7 +17,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 from hopsum_topologies.free_port import free_port
 
 from ...support.printed import parse_printed
-from .embedded import EXAMPLES, RANKS_S
+from .embedded import EXAMPLES
+from .job import RANKS_S
 
 pytestmark = pytest.mark.system
 CONTRIB = Path(__file__).resolve().parents[3] / "contrib" / "training"
