@@ -19,7 +19,6 @@ from ...support.printed import parse_printed
 from .job import RANKS_S, thc_tables
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
-SLOTS = 32
 
 
 @contextmanager

@@ -21,7 +21,7 @@ STATION = load_program(STATION_PATH.read_text())
 PROGRAMS = ("firewall", "mirror", "rounds", "router")
 PATHS = [
     STATION_PATH,
-    *(SWITCH_TESTS / "programs" / name / f"{name}.json" for name in ("firewall", "mirror", "rounds", "router")),
+    *(SWITCH_TESTS / "programs" / name / f"{name}.json" for name in PROGRAMS),
     compiled_program()[0],
 ]
 

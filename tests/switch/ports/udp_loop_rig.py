@@ -31,7 +31,6 @@ from ..core.builder import assign, build, expression, field, hexstr, primitive
 SHOWN_AS = UdpAddress("10.0.0.1", 24677)
 UDP_PORTS, ONE_BY_ONE, MEMORY = (0, 1, 2), 2, 3
 GROUPS = {1: [(0, 0), (1, 1), (0, 2)], 2: [(1, 0), (3, 0)], 3: [(2, 0), (9, 0)], 4: [(0, n) for n in range(70)]}
-DEADLINE_S = 60.0
 _REGISTER = {"type": "register_array", "value": "r"}
 
 

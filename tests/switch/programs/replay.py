@@ -26,9 +26,6 @@ from hopsum_switch.p4runtime.p4info_index import parse_p4info
 from hopsum_switch.p4runtime.pipeline_config import PipelineManager, verify
 from hopsum_switch.ports.dataplane import Dataplane
 
-Exchange = tuple[int, bytes, list[Output]]
-"""A frame, the port that it entered, and what the switch sent for it."""
-
 _REQUEST = re.compile(r"^\[[^\]]*\] /p4\.v1\.P4Runtime/Write\n---\n(.*?)^---$", re.DOTALL | re.MULTILINE)
 _CAPTURE = "{name}-eth{port}_{way}.pcap"
 
