@@ -305,9 +305,6 @@ def test_incarnations_are_forgotten_in_the_end() -> None:
     assert now.retired[-1] == member(0, lifecycle.KEPT_INCARNATIONS + 3).incarnation
 
 
-SLOTS = 16
-
-
 def test_all_new_begins_at_nothing() -> None:
     now = lifecycle.join(running(), member(1, life=1))
     now = begun(back(over(now), 0, report()), 9)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -253,9 +252,6 @@ def test_another_operation_is_refused() -> None:
         pytest.raises(ValueError, match='op is "mean" or "sum", not \'max\''),
     ):
         hopsum.allreduce(np.ones(3, np.float32), comm, op="max")  # type: ignore[call-overload]
-
-
-DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference" / "configuration.md"
 
 
 def test_defaults() -> None:

@@ -20,7 +20,6 @@ from .test_diloco import EVERY, flat, inner_step, make_model
 from .test_recovery import served as served
 
 pytestmark = pytest.mark.system
-STEPS = 100
 
 
 class Site:
