@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import sys
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).parent))
-from ledger import Model, draw, loss_of
+from ledger import Model, digest, draw, loss_of
 
 try:
     from torch.distributed._composable.replicate_with_fsdp import replicate
@@ -61,8 +60,7 @@ def step(model: Any, number: int) -> str:
     with torch.no_grad():
         for each in model.parameters():
             each.to_local().sub_(each.grad.to_local(), alpha=0.02)
-    data = b"".join(each.to_local().detach().numpy().tobytes() for each in model.parameters())
-    return hashlib.sha256(data).hexdigest()
+    return digest(each.to_local() for each in model.parameters())
 
 
 def books(model: Any, state: ReplicaState, mesh: DeviceMesh) -> dict[str, float]:
@@ -139,9 +137,8 @@ def by_replicate(comm: Any, mesh: DeviceMesh) -> dict[str, Any]:
             optimizer.step()
     weights = [each.to_local().detach() for each in model.parameters()]
     moved = max(float((ours - theirs).abs().max()) for ours, theirs in zip(weights, plain.parameters(), strict=True))
-    data = b"".join(each.numpy().tobytes() for each in weights)
     imaginary = float(model[1].weight.grad.to_local().imag.abs().max())
-    return {"apart": apart, "moved": moved, "digest": hashlib.sha256(data).hexdigest(), "imaginary": imaginary}
+    return {"apart": apart, "moved": moved, "digest": digest(weights), "imaginary": imaginary}
 
 
 def refusals(mesh: DeviceMesh, comm: Any, state: ReplicaState) -> list[str]:
@@ -178,8 +175,7 @@ def by_diloco(comm: Any, mesh: DeviceMesh) -> dict[str, Any]:
         step(model, number)
         diloco.step()
     whole = model.state_dict()["trunk.0.weight"].full_tensor()
-    data = b"".join(each.to_local().detach().numpy().tobytes() for each in model.parameters())
-    found = {"shard": hashlib.sha256(data).hexdigest(), "whole": hashlib.sha256(whole.numpy().tobytes()).hexdigest()}
+    found = {"shard": digest(each.to_local() for each in model.parameters()), "whole": digest([whole])}
     return {**found, "apart": between[0] != between[1], "allreduces": diloco.allreduces}
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -85,6 +86,12 @@ def loss_of(module: Any, batch: Batch, heads: str = "both") -> torch.Tensor:
         heads = ("both", "left", "right")[int(batch[2])]
     loss: torch.Tensor = (module(x, heads).float() - target).square().sum(1).mean()
     return loss
+
+
+def digest(tensors: Iterable[torch.Tensor]) -> str:
+    """Return a digest of the bytes of tensors."""
+    data = b"".join(each.detach().contiguous().view(torch.uint8).numpy().tobytes() for each in tensors)
+    return hashlib.sha256(data).hexdigest()
 
 
 def draw(rank: int, step: int, heads: int | None = None, dtype: torch.dtype = torch.float32) -> Batch:

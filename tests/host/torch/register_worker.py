@@ -7,7 +7,6 @@ No `from __future__ import annotations`: DDP compares a hook's annotations with 
 """
 
 import copy
-import hashlib
 import io
 import json
 import sys
@@ -21,7 +20,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).parent))
-from ledger import Ledger, Model, draw, loss_of
+from ledger import Ledger, Model, digest, draw, loss_of
 
 from hopsum.agent import Agent
 from hopsum.codec import make_codec
@@ -44,11 +43,6 @@ def make(agent: Agent, *, seed: int = 0, ddp: Any = None, dtype: torch.dtype = t
 def backward(module: nn.Module, *batches: Any) -> None:
     for batch in batches:
         loss_of(module, batch).backward()  # type: ignore[no-untyped-call]
-
-
-def digest(tensors: Any) -> str:
-    data = b"".join(each.detach().contiguous().view(torch.uint8).numpy().tobytes() for each in tensors)
-    return hashlib.sha256(data).hexdigest()
 
 
 class Spoiler:
