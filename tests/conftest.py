@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -67,8 +68,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("system")
         if item.get_closest_marker("shell") and find_spec("p4runtime_sh") is None:
             item.add_marker(pytest.mark.skip(reason=NO_SHELL))
-    # A test of more than a minute comes first: at the end it would run alone.
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    items[:] = _in_shares(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def _in_shares(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
+    """Return the items in another order: each process begins with long ones, which at the end would run alone.
+
+    `--dist worksteal` cuts the list into a share for each process. The long tests of a module stay together.
+    """
+    long: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("long"):
+            long.setdefault(item.path, []).append(item)
+    rest = iter([item for item in items if not item.get_closest_marker("long")])
+    ordered: list[pytest.Item] = []
+    for number in range(processes):
+        share = (len(items) - len(ordered)) // (processes - number)
+        own = [item for module in list(long.values())[number::processes] for item in module]
+        ordered += [*own, *islice(rest, max(0, share - len(own)))]
+    return [*ordered, *rest]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

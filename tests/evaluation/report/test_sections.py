@@ -18,6 +18,7 @@ from hopsum_evaluation.report.reporting import SECTIONS
 from hopsum_evaluation.training import accuracy
 
 pytestmark = pytest.mark.system
+LONG = pytest.mark.long
 SETTINGS = Settings(2, Size.SMALL)
 SENT_BITS = {
     "fp32": 48,
@@ -31,7 +32,7 @@ SENT_BITS = {
 """Of an element, at a worker of four, in the direction that has most of them."""
 
 
-@pytest.mark.parametrize("name", SECTIONS)
+@pytest.mark.parametrize("name", [pytest.param(each, marks=LONG if each == "links" else ()) for each in SECTIONS])
 def test_a_section_shows_what_it_ran(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     section = SECTIONS[name][1]
     told: list[float] = []
