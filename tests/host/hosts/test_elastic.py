@@ -29,16 +29,16 @@ from .host_process import HostProcess, kill
 from .test_meeting import Store
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-HOSTS, STEPS = 3, 1500
+HOSTS, STEPS = 3, 1000
 PACED = f"""
 import runpy, sys, time
 sys.path.insert(0, {str(EXAMPLES)!r})
 import ddp_digits
 draw = ddp_digits.draw_digits
-ddp_digits.draw_digits = lambda *given: time.sleep(0.02) or draw(*given)
+ddp_digits.draw_digits = lambda *given: time.sleep(0.05) or draw(*given)
 runpy.run_path({str(EXAMPLES / "elastic_digits.py")!r}, run_name="__main__")
 """
-"""The example, at fifty steps a second at most: it must not end while a host is away, nor compute all that time."""
+"""The example, at twenty steps a second at most: it must not end while a host is away, nor compute all that time."""
 ROUND = re.compile(r"^(\d) ranks from step (\d+)", re.MULTILINE)
 
 
