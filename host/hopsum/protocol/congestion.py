@@ -21,9 +21,9 @@ from math import inf
 from typing import Final
 
 # Gains and factor of RFC 6298.
-_GAIN: Final = 1 / 8
-_GAIN_OF_VARIANCE: Final = 1 / 4
-_DEVIATIONS: Final = 4
+GAIN: Final = 1 / 8
+VARIANCE_GAIN: Final = 1 / 4
+DEVIATIONS: Final = 4
 
 
 class CongestionWindow:
@@ -77,6 +77,6 @@ class RttEstimator:
         if self.srtt_s == inf:
             self.srtt_s, self.rttvar_s = round_trip_s, round_trip_s / 2
         else:
-            self.rttvar_s += _GAIN_OF_VARIANCE * (abs(self.srtt_s - round_trip_s) - self.rttvar_s)
-            self.srtt_s += _GAIN * (round_trip_s - self.srtt_s)
-        self.rto_s = min(max(self.srtt_s + _DEVIATIONS * self.rttvar_s, self.least_s), self.most_s)
+            self.rttvar_s += VARIANCE_GAIN * (abs(self.srtt_s - round_trip_s) - self.rttvar_s)
+            self.srtt_s += GAIN * (round_trip_s - self.srtt_s)
+        self.rto_s = min(max(self.srtt_s + DEVIATIONS * self.rttvar_s, self.least_s), self.most_s)

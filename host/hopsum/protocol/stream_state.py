@@ -105,7 +105,7 @@ class StreamState:
     # ---- results ------------------------------------------------------------------------------------
 
     def position_of(self, header: Header, values: bytes | memoryview) -> int:
-        """Return the stream position of a reply to this worker.
+        """Return the stream position of a reply to this worker: which one a RESULT is of (W3).
 
         Raises:
             WireError: the reply is of another generation or for another rank, or one of its fields is out of range.
@@ -132,7 +132,7 @@ class StreamState:
             raise WireError(Drop.BAD_ROUND, str(outside)) from outside
 
     def accept(self, position: int, result: PositionResult, now: float, *, from_peer: bool = False) -> None:
-        """Process the result of a position: store it, or count a duplicate, another operation, or one too far ahead.
+        """Process the result of a position (W3): store it, or count a duplicate, another operation, or too far ahead.
 
         A stored result opens the next position of its slot. The last one of an all-reduce delivers the all-reduce.
         """

@@ -170,9 +170,14 @@ def _gather(group: dist.ProcessGroup | None, own: bytes, size: int) -> list[byte
 
 
 def _operation(op: int, has_or: bool) -> dist.ReduceOp.RedOpType:
-    if op == Op.OR and has_or:
-        return dist.ReduceOp.BOR
-    return dist.ReduceOp.MAX if op in (Op.OR, Op.MAX32) else dist.ReduceOp.SUM
+    if op == Op.OR:
+        return dist.ReduceOp.BOR if has_or else dist.ReduceOp.MAX
+    if op == Op.MAX32:
+        return dist.ReduceOp.MAX
+    # A collective would add the lanes of an operation that is not named here, and the mean would be silently wrong.
+    if op in (Op.LOOKUP_ADD8, Op.LOOKUP_ADD16, Op.ADD8, Op.ADD16, Op.ADD32):
+        return dist.ReduceOp.SUM
+    raise AssertionError(f"no collective has the arithmetic of {Op(op).name}")
 
 
 def pack_words(op: int, lanes: NDArray[Any], has_or: bool) -> NDArray[Any]:

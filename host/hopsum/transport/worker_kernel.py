@@ -20,6 +20,7 @@ from math import inf
 
 from hopsum.codec.backends.jit import call_at, i16, i32, i64, inner, kernel, u64
 from hopsum.codec.backends.stream_kernels import ChunkRun
+from hopsum.protocol.congestion import DEVIATIONS, GAIN, VARIANCE_GAIN
 from hopsum.transport.worker_layout import (
     FINGERPRINT,
     GSO_BYTES_MAX,
@@ -98,9 +99,9 @@ def _update_rtt(shard: ShardState, round_trip_s: float) -> None:
     if shard.srtt_s == inf:
         shard.srtt_s, shard.rttvar_s = round_trip_s, round_trip_s / 2
     else:
-        shard.rttvar_s += 0.25 * (abs(shard.srtt_s - round_trip_s) - shard.rttvar_s)
-        shard.srtt_s += 0.125 * (round_trip_s - shard.srtt_s)
-    shard.rto_s = min(max(shard.srtt_s + 4 * shard.rttvar_s, shard.rto_min_s), shard.rto_max_s)
+        shard.rttvar_s += VARIANCE_GAIN * (abs(shard.srtt_s - round_trip_s) - shard.rttvar_s)
+        shard.srtt_s += GAIN * (round_trip_s - shard.srtt_s)
+    shard.rto_s = min(max(shard.srtt_s + DEVIATIONS * shard.rttvar_s, shard.rto_min_s), shard.rto_max_s)
 
 
 @inner
@@ -156,7 +157,7 @@ def _open_next(loop: LoopState, shard: ShardState, slot: int, position: int) -> 
 
 @inner
 def _receive_result(loop: LoopState, shard: ShardState, offset: int, size: int) -> int:
-    """Take the datagram at an offset of the buffer if it is plain; return its all-reduce's row, or -1."""
+    """Take the datagram at an offset of the buffer if it is plain (W3); return its all-reduce's row, or -1."""
     headers = bits_at(shard.buffer + offset)
     w0, w1, w2, w3 = headers[0], headers[1], headers[2], headers[3]
     # Numbers on the wire are big-endian, the words were loaded little-endian: the slot is the last two bytes of the

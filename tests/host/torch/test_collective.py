@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from ..api.ranks import run_ranks
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+import torch.distributed as dist  # noqa: E402
+
 from hopsum.agent import Communicator  # noqa: E402
 from hopsum.codec import ErrorFeedback  # noqa: E402
 from hopsum.codec.simulate import lane_values, simulate_switch  # noqa: E402
@@ -21,7 +24,7 @@ from hopsum.config import Config, ConfigError  # noqa: E402
 from hopsum.connection.collective_url import open_collective  # noqa: E402
 from hopsum.connection.open_agent import Hooks  # noqa: E402
 from hopsum.connection.url import split_url  # noqa: E402
-from hopsum.serial.collective import pack_words, unpack_words  # noqa: E402
+from hopsum.serial.collective import _operation, pack_words, unpack_words  # noqa: E402
 from hopsum_wire import Op, down_bytes, up_bytes  # noqa: E402
 from hopsum_wire.payload import SHAPES  # noqa: E402
 
@@ -104,14 +107,8 @@ def test_words_add_up_to_what_a_switch_makes(op: Op, has_or: bool) -> None:
     lanes = [lane_values(op, each, table) for each in payloads]
     before = [each.tobytes() for each in payloads]
     words = [torch.from_numpy(pack_words(op, each, has_or)) for each in lanes]
-    total = words[0].clone()
-    for each in words[1:]:
-        if op == Op.OR and has_or:
-            total |= each
-        elif op in (Op.OR, Op.MAX32):
-            total = torch.maximum(total, each)
-        else:
-            total += each
+    combine = {dist.ReduceOp.BOR: torch.bitwise_or, dist.ReduceOp.MAX: torch.maximum, dist.ReduceOp.SUM: torch.add}
+    total = reduce(combine[_operation(op, has_or)], words)
     results = unpack_words(op, total.numpy(), lanes[0], has_or)
     assert results.shape == (chunks, down_bytes(op))
     assert results.tobytes() == expected.tobytes()
