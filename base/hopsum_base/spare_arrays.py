@@ -42,8 +42,8 @@ def keep_spare_arrays() -> SpareArrays:
 def spare_array(shape: tuple[int, ...], dtype: DTypeLike = np.uint8) -> NDArray[Any]:
     """Return a contiguous array with any content, in the memory of an earlier one where some is spare.
 
-    Once no view of it is left, its memory is spare. Small arrays, and all while nobody holds the store
-    (`keep_spare_arrays`), are numpy's own.
+    Once no view of it is left, its memory is spare. Small arrays, and all arrays while nobody
+    holds the store (`keep_spare_arrays`), are numpy's own.
     """
     size = prod(shape) * np.dtype(dtype).itemsize
     spares = _SHARED.get("")

@@ -114,7 +114,7 @@ class RepairResult:
     """The outcome of `SwitchController.repair`.
 
     removed: foreign entries. restored: changed entries, and the entry of the service's address. The entries of `ended`
-        jobs were removed too, and are in neither.
+        jobs were removed too, and are neither in `removed` nor in `restored`.
     lost: jobs with a missing entry, or a changed one that decides sums.
     ended: the lost jobs, and the jobs that were being deleted.
     """

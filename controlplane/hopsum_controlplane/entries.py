@@ -29,7 +29,7 @@ def _show_value(value: int) -> str:
 class TableEntry:
     """One entry of a table: `match` by key name, `params` by parameter name.
 
-    Keys are matched exactly, ternary ones too with all of their bits: no two entries match one packet.
+    Every key is matched exactly. A ternary key has a mask of all ones, so that no two entries match one packet.
     """
 
     table: str

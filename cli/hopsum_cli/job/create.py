@@ -133,7 +133,7 @@ def add_token_file_argument(parser: argparse.ArgumentParser) -> None:
 
 
 class WorkerNumbers(NamedTuple):
-    """The numbers of workers that a job may have: any number from `least` to `most`, or `most` where that is None."""
+    """The numbers of workers that a job may have: any from `least` to `most`, or only `most` if `least` is None."""
 
     least: int | None
     most: int

@@ -79,9 +79,11 @@ class ReconnectingDevice(Device):
         self.capabilities, self.program = device.capabilities, device.program
 
     def write(self, updates: Sequence[Update]) -> None:
-        """Write one batch, as Device.write, over a new session if the last one was lost before anything was sent.
+        """Write one batch, as Device.write. If the session is lost before anything is sent, a new one is opened first.
 
-        A batch without an answer is not written again.
+        A batch that was sent and not answered raises WriteError and is not written again. The call raises at once, with
+        nothing written, in the pause after a failed attempt (SessionLostError), on a switch that has lost its program
+        (SwitchStateLostError), and for good after another client was primary (NotPrimaryError).
         """
         self._call(lambda device: device.write(updates))
 

@@ -110,7 +110,10 @@ def runs(elements: int) -> Iterator[slice]:
 
 
 def require_finite_vector(x: NDArray[Any]) -> None:
-    """Raise CodecError unless x is a vector for an estimator. The message has the number of elements not finite."""
+    """Raise CodecError unless x is contiguous float32[elements], not empty and finite.
+
+    The message has the number of elements that are not finite.
+    """
     require_vector(x)
     bad = np.flatnonzero(~np.isfinite(x))
     if bad.size:

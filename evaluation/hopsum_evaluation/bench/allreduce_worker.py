@@ -58,7 +58,10 @@ class AllReducePlan:
 
 
 class Turn(NamedTuple):
-    """Message of the parent: all-reduce the gradient once, and then so many times without a pause."""
+    """Message of the parent: all-reduce the gradient in place once, then `calls` times without a pause.
+
+    subject: one of GLOO, or the spelling of a codec. calls: at least 1. The later all-reduces are of the mean.
+    """
 
     subject: str
     elements: int

@@ -49,7 +49,10 @@ def _factor(text: str) -> float:
 
 
 def dilated_rate(rate: str | None, factor: float) -> str | None:
-    """Return a rate in tc's notation divided by the factor. None, for links that are not shaped, stays None."""
+    """Return a rate in tc's notation divided by the factor. None, for links that are not shaped, stays None.
+
+    Raises ArgumentTypeError for a rate that is none.
+    """
     return rate if rate is None or factor == 1 else f"{rate_bits_per_s(rate) / factor:.0f}bit"
 
 

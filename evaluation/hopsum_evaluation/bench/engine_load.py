@@ -75,9 +75,10 @@ class EngineRun(ABC):
         return calls * self.frames / spent_s
 
     def effort(self) -> dict[str, float]:
-        """Return nanoseconds per frame: of the fastest call so far, and of a copy of its frames and replies.
+        """Return nanoseconds per UPDATE: `least_ns_per_packet` and `copy_ns_per_packet`.
 
-        The copy is measured now.
+        The first is of the fastest call of `run` so far, infinite before one. The second is the time to copy a call's
+        frames and replies, measured now.
         """
         return {
             "least_ns_per_packet": round(1e9 * self._least_s / self.frames, 1),

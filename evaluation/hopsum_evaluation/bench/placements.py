@@ -24,6 +24,8 @@ def make_job(cluster: LocalCluster, pool: WorkerPool, codec: Codec, slots: int, 
 
     Waits for the workers' messages "bound". Writes the membership to `path`, whose stem is the name of the job. The job
     has side channels, as a controller's jobs have. The caller closes it after its workers.
+
+    Raises WorkerDiedError: a worker has failed, or all are silent.
     """
     bound: list[Bound] = [places for (places,) in pool.gather("bound")]
     tables: dict[str, Any] = job_tables(codec)

@@ -124,7 +124,10 @@ class LocalGroupLeader(LocalRank):
         return state
 
     def resume(self, state: Callable[[], bytes] | None = None) -> None:
-        """Continue the job with the newcomers, as `Communicator.resume`. All ranks of the host call this."""
+        """Continue the job with the newcomers, as `Communicator.resume`, without waiting for the host's other ranks.
+
+        Newcomers get this rank's state: the `resume` of the host's other ranks never calls its `state`.
+        """
         super().resume(state)
         self._job.resume(state)
 

@@ -77,8 +77,8 @@ class Absences:
         self._heard = False
         """Whether a datagram of the switch has come, in any generation."""
 
-    def on_answer(self) -> None:
-        """Note a datagram of the switch, which ends a series of 'port unreachable' answers."""
+    def on_datagram(self) -> None:
+        """Note a datagram of the switch: it ends a series of 'port unreachable' (A1), and the switch is known (A4)."""
         self._heard = True
         self.refused.end()
 

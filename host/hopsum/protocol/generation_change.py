@@ -25,7 +25,7 @@ class JoinPoint:
     """The last position at which newcomers joined a job's stream, and whether this rank's program knows of them.
 
     Args:
-        resume: of the generation in which this worker begins; with a `start` the worker is a newcomer itself.
+        resume: of the generation in which this worker begins; if it has a `start`, the worker is a newcomer itself.
     """
 
     def __init__(self, state: StreamState, resume: Resume | None) -> None:
@@ -41,7 +41,7 @@ class JoinPoint:
         self._is_resumed = True
 
     def next_start(self, resume: Resume) -> int | None:
-        """Return the start of a new generation's join point, None if it has no other one than this."""
+        """Return the start of a new generation's join point. None: it has none, or it has this one."""
         return None if resume.start_generation == self.generation else resume.start
 
     def on_resume(self, resume: Resume) -> None:

@@ -140,8 +140,11 @@ class PeerRepair:
                 self._left.setdefault(message.sender, EVERYTHING)
             self.store.note_done(message.sender, EVERYTHING)
 
-    def has_left_before(self, rank: int, position: int) -> bool:
-        """Say whether a worker has left before a position, and so never sends its UPDATE."""
+    def is_finished_before(self, rank: int, position: int) -> bool:
+        """Say whether a worker has left for good before a position, so that nobody sends that rank's UPDATE of it.
+
+        False for an evicted worker and for one that may be replaced.
+        """
         return self._left.get(rank, EVERYTHING) <= position
 
     def announce(self, position: int) -> None:

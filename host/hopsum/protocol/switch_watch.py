@@ -128,7 +128,7 @@ class SwitchWatch:
         if oldest is None:
             return None
         awaited, repair = self.prober.report.awaited_ranks, self._state.repair
-        left = tuple(rank for rank in awaited if repair.has_left_before(rank, oldest))
+        left = tuple(rank for rank in awaited if repair.is_finished_before(rank, oldest))
         return finished_early(self._own, self._state.stream.place(oldest), left) if left else None
 
     def _error_of_long_ones(self, now: float) -> AllReduceError | None:

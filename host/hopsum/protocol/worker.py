@@ -294,7 +294,7 @@ class Worker:
         """Process one datagram from the switch's address. A datagram without use is counted and ignored."""
         if self._ended is not None:
             return
-        self.watch.absences.on_answer()
+        self.watch.absences.on_datagram()
         try:
             header, values = split_datagram(data)
             position = self.state.position_of(header, values)

@@ -16,10 +16,10 @@ from hopsum_wire.datagrams import Allocate, new_bytes
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """One worker's membership in one generation, from the controller.
+    """The part of a job's membership that one worker's protocol uses, in one generation.
 
     Raises:
-        ValueError: generation, rank or workers are out of range.
+        ValueError: generation, rank or workers are out of range, or `rack` lacks the rank or has one outside the job.
     """
 
     generation: int
@@ -27,7 +27,7 @@ class Membership:
     workers: int
     """Ranks of the job, 0..workers-1, for which its tables are made."""
     slots: int
-    """The job's window S."""
+    """The slots that the job uses: its window S."""
     switch: str = "the switch"
     """The switch's name in messages: its address."""
     rack: tuple[int, ...] | None = None

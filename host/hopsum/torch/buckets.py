@@ -35,7 +35,7 @@ from hopsum.torch.tensors import real_elements, values_of
 
 
 class GroupSums:
-    """All-reduces of a process group of torch, with counts of their elements and bytes."""
+    """All-reduces of a process group of torch. `average` counts its elements and bytes, the others do not."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.workers = dist.get_world_size(group)

@@ -49,7 +49,7 @@ from hopsum.codec.vector_reduction import (
     require_ranges,
 )
 from hopsum.torch.codec.torch_kernels import DeviceContributors
-from hopsum.torch.codec.torch_thc import TorchThc, limit_ranges, require_device, require_tensor_vector
+from hopsum.torch.codec.torch_thc import TorchThc, mark_huge_ranges, require_device, require_tensor_vector
 from hopsum.torch.streams import Mark, Staging, streams_of
 from hopsum_wire.payload import SHAPES
 
@@ -134,7 +134,7 @@ class DeviceFeedback:
             parts.append(codec.ranges(self._spare[-rest:]))
         # Only now: a failure before leaves the feedback as it was.
         self._pending = self._spare
-        return limit_ranges(torch.cat(parts))
+        return mark_huge_ranges(torch.cat(parts))
 
     def compensate_by(self, fill: Callable[[torch.Tensor, torch.Tensor], object]) -> torch.Tensor:
         """Begin an all-reduce of a vector that lies in pieces. Return x + residual. See `hopsum.codec.ErrorFeedback`.

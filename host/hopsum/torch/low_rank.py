@@ -230,7 +230,11 @@ class LowRank:
         return MatrixLayout(names, places, elements, shapes, self.matrices.rank)
 
     def portion(self, buffer: torch.Tensor, layout: MatrixLayout) -> LowRankPortion:
-        """Return a bucket's portion, on the buffer's device if that has a codec, else on the host. No sum begins."""
+        """Make a bucket's portion, on the buffer's device if that has a codec, else on the host. No sum begins.
+
+        The first call for a device compiles its codec, which takes seconds. Raises CodecError where the device has none
+        and `codec_on` is "device".
+        """
         place = self._device_codecs.codec_for(buffer.device)
         given, copies = (buffer, layout, self.matrices.factors, self._residuals), self._keeps_gradients
         if place is None:

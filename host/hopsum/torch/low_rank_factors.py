@@ -179,7 +179,10 @@ class Factors:
 
 
 def salt_of(name: str) -> int:
-    """Return a number that follows from a name on all machines."""
+    """Return the salt of a parameter's name for `orthonormalize`, the same on all machines: CRC-32 times 2^16.
+
+    The numbers of columns, which are added to salts, fit into the low bits.
+    """
     return crc32(name.encode()) << 16
 
 
@@ -275,7 +278,7 @@ class LowRankPortion(BucketSlice):
 
     @property
     def has_right_factor(self) -> bool:
-        """Whether Q_i is made."""
+        """Whether `make_right_factor` was called: the right factor Q_i is there."""
         return bool(self._left)
 
     def mismatch_error(self, error: MismatchError) -> MismatchError:

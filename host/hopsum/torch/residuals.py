@@ -243,9 +243,10 @@ def warn_of_lost_residuals(whose: str, workers: int, norms: Sequence[float]) -> 
 
 
 def bare_names(names: Iterable[str]) -> dict[str, str]:
-    """Map the names of parameters in the model with its wrappers to their names in the model alone.
+    """Map names of parameters, or patterns of them, to the names without the attributes in WRAPPERS.
 
-    If two of these are equal, all names map to themselves.
+    DDP's `module.` stays, because a model may have an attribute of that name. If two of the resulting names are equal,
+    all names map to themselves.
     """
     bare = {name: _bare(name) for name in names}
     # Residuals are kept by name: two parameters may not share one.

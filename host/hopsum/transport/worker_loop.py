@@ -132,7 +132,7 @@ class ShardMemory:
         statistics.results += state.results
         statistics.updates += state.updates
         if state.datagrams_received:
-            worker.watch.absences.on_answer()
+            worker.watch.absences.on_datagram()
         is_complete = False
         for reduce, row in zip(worker.state.active, self.reduces, strict=False):
             reduce.missing, reduce.ready = row.missing, row.ready

@@ -81,7 +81,10 @@ class CaptureFile:
         self._write(_block(_ENHANCED_PACKET, head + _padded(frame) + flags))
 
     def flush(self) -> None:
-        """Write the added frames to the file, so that other processes see them."""
+        """Write the added frames to the file, so that other processes see them. Never raises.
+
+        A failure is logged and ends the capture.
+        """
         if self._file is not None:
             try:
                 self._file.flush()

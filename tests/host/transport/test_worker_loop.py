@@ -221,7 +221,7 @@ class LoopTwins(Twins):
             self.memory.link.buffer[: len(data)] = 0xEE
             taken = state.rest // size
             if taken:
-                worker.watch.absences.on_answer()
+                worker.watch.absences.on_datagram()
             self.met["taken"] += taken
             self.met["in a narrow window"] += taken > 0 and state.window < state.slots
         for datagram in train[:taken]:

@@ -49,7 +49,7 @@ class FactorKernels:
         A dependent column lies in the span of those before it. Its weights are zero.
 
         Args:
-            gram: of the columns.
+            gram: the columns' Gram matrix, float64[r, r].
         """
         rank, dependent = len(gram), 0
         norms = [sqrt(each) if each > 0 else 0.0 for each in np.diag(gram)]

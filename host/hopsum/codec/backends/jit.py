@@ -178,7 +178,7 @@ class LazyKernel:
     def address(self) -> int:
         """The address of the machine code, for `call_at`, valid for the life of the process.
 
-        The first use compiles or loads the code, and raises, as `compile` does.
+        The first use compiles or loads the code. Raises as `compile` does.
         """
         compiled: Any = self.compile()
         found = compiled.overloads[tuple(compiled.signatures[0])]

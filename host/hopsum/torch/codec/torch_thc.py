@@ -80,7 +80,7 @@ class TorchThc:
         require_tensor_vector(x, self.device)
         parts: list[torch.Tensor] = []
         self.by_rows(lambda _, rows: parts.append(self.kernels.root_mean_square(rows)), x)
-        return limit_ranges(torch.cat(parts))
+        return mark_huge_ranges(torch.cat(parts))
 
     def encode_blocks(
         self,
@@ -255,7 +255,7 @@ class TorchThc:
         return (used * unit / counts).float()
 
 
-def limit_ranges(ranges: torch.Tensor) -> torch.Tensor:
+def mark_huge_ranges(ranges: torch.Tensor) -> torch.Tensor:
     """Return ranges with +inf for those that are not finite or too large to be summed."""
     return torch.where(ranges <= HUGE, ranges, torch.inf)
 
