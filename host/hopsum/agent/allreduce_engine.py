@@ -244,7 +244,8 @@ class AllReduceEngine:
 
     def _note_done(self, task: Task, done: AllReduceDone) -> None:
         """Process the results of a task's phase."""
-        if task.is_over:  # `_resume` has ended it without its results, or these are of zeros
+        # `_resume` has ended it without its results, these are of zeros, or another shard refused a part of its phase.
+        if task.is_over or not task.begun:
             return
         assert task.reduction is not None
         phase = task.reduction.phase

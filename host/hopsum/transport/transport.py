@@ -221,12 +221,13 @@ class Transport:
             sharded.forget_discarded()
         with self.lock:
             begun = time.monotonic()
-            for shard in self.shards:
-                shard.begin_step()
             loop = self._loop if self._can_run_compiled() else None
             if loop is None and self._loop is not None:
                 # The next receive overwrites what the loop has left in its buffers.
                 self._loop.receive_rest(workers, begun)
+            # After it: what a worker asks its peers because of these datagrams does not wait for the network.
+            for shard in self.shards:
+                shard.begin_step()
             work = next_work(self._all_sharded.by_handle.values(), self._window, by_machine=loop is not None)
             # A vector may have ended in `submit`, by early results or because it is void.
             is_due = work is not None or any([worker.state.events for worker in workers])

@@ -20,9 +20,10 @@ from math import inf
 
 from hopsum.codec.backends.jit import call_at, i16, i32, i64, inner, kernel, u64
 from hopsum.codec.backends.stream_kernels import ChunkRun
-from hopsum.protocol.congestion import DEVIATIONS, GAIN, VARIANCE_GAIN
 from hopsum.transport.worker_layout import (
+    DEVIATIONS,
     FINGERPRINT,
+    GAIN,
     GSO_BYTES_MAX,
     HEADER_WORDS,
     HOPSUM_BYTES,
@@ -36,6 +37,7 @@ from hopsum.transport.worker_layout import (
     STOP_STALE,
     STOP_TIME,
     STOP_WOKEN,
+    VARIANCE_GAIN,
     LoopState,
     ReduceState,
     ShardPolls,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 from zlib import crc32
 
+from hopsum.protocol.congestion import DEVIATIONS, GAIN, VARIANCE_GAIN
 from hopsum.protocol.retransmit_queue import NO_POSITION
 from hopsum.transport.offload import GSO_BYTES_MAX, SEGMENTS_MAX
 from hopsum_base.kernel_structs import ControlMessage, IoVector, MessageHeader, PollFd, Timespec
@@ -17,7 +18,7 @@ from hopsum_base.records import Address, Bool, Float64, Int64, Record, UInt64, r
 from hopsum_base.records import record_dtype as _dtype
 from hopsum_wire import HOPSUM_BYTES
 
-__all__ = ["GSO_BYTES_MAX", "HOPSUM_BYTES", "NO_POSITION", "SEGMENTS_MAX"]
+__all__ = ["DEVIATIONS", "GAIN", "GSO_BYTES_MAX", "HOPSUM_BYTES", "NO_POSITION", "SEGMENTS_MAX", "VARIANCE_GAIN"]
 
 REDUCES_MAX: Final = 8
 """The most vectors in progress, and so all-reduces of a shard."""
