@@ -96,7 +96,8 @@ def run(request: Request) -> int:
     """Bring a network up, make its jobs, run the command on each worker, and take all down. Needs root.
 
     Prints the workers' output, and the counts of links to stderr. Returns the worst exit status of the workers, or 1
-    with a printed reason when a step fails. SIGINT, SIGTERM and SIGHUP raise SystemExit after all is taken down.
+    with a printed reason when a step fails. SIGINT, SIGTERM and SIGHUP raise SystemExit after all is taken down. Runs
+    in the main thread only.
     """
     try:
         with exit_on_signal():

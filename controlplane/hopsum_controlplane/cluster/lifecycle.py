@@ -132,7 +132,10 @@ def rotate_token(record: JobRecord, token_digest: bytes) -> JobRecord:
 
 
 def revoke_earlier_token(record: JobRecord) -> JobRecord:
-    """Return the record with its present token as the only valid one. Raises InvalidRequestError if it is already."""
+    """Return the record with its present token as the only valid one.
+
+    Raises InvalidRequestError: there is no earlier token.
+    """
     if not record.earlier_token_digest:
         raise InvalidRequestError(
             f"job {record.name!r} has no token but the present one", hint="`hopsum job rotate-token` makes another"

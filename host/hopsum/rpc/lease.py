@@ -98,12 +98,13 @@ class Lease:
     ) -> None:
         """Name a generation in every heartbeat from now on, and watch for its end. Replaces earlier callbacks.
 
-        At most one of `on_over` and `on_lost` is called, once. All callbacks run in the lease's thread.
+        At most one of `on_over` and `on_lost` is called, once. All callbacks run in the lease's thread. Only
+        `on_lost` for a place that was lost before is called by `enter` itself.
 
         Args:
             statistics: returns the counts that each heartbeat reports.
             on_over: called with the controller's reason when the generation has ended and the place is kept.
-            on_lost: called with the reason when the place is lost; if it was lost before, by this call in its thread.
+            on_lost: called with the reason when the place is lost.
             on_without: called with the ranks that were evicted from the running generation, after each heartbeat that
                 names some.
         """

@@ -35,7 +35,10 @@ REFUSED_S: Final = 60.0
 
 
 class InProcessGroup:
-    """The meeting point of the ranks of one process. A rank is in one meeting at a time. Thread-safe but `refuse`."""
+    """The meeting point of the ranks of one process. A rank is in one meeting at a time.
+
+    Thread-safe, except `refuse`.
+    """
 
     def __init__(self, name: str, workers: int, settings: Mapping[str, str]) -> None:
         self.name = name

@@ -86,15 +86,19 @@ class MethodTime(NamedTuple):
 
 
 class MethodChoice:
-    """The trials of one job, with the same calls on all ranks.
+    """The trials of one job, with the same calls on all ranks. `begin_step` sets `method` for the step that begins.
+
+    A trial is made again where steps wait much longer or shorter than after it, or the chosen method delivers too
+    little.
 
     Args:
-        methods: the first is that of the steps before a trial.
+        methods: the first is used until a trial has ended.
         agree: returns the mean of each number over all ranks. Called at the beginning of the same steps on all.
         counted_steps: how many steps of each method are counted.
-        decides: the fastest method stays. With False the first one stays in any case, and the times are only reported.
+        decides: the fastest method that delivers enough stays until the next trial. With False the first one stays in
+            any case, the times are only reported, and there is one trial.
         tells: this rank reports the verdict to the user. Other ranks only log it.
-        is_ready: whether this rank's codecs are compiled as far as they will be.
+        is_ready: whether this rank's codecs are compiled as far as they will be. No trial begins before all ranks are.
         is_over: whether this rank's communicator takes no vector any more: no trial begins then.
         clock: in seconds.
     """

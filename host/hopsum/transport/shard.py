@@ -280,7 +280,10 @@ class Shard:
         return self._states
 
     def end_fetch(self) -> None:
-        """End every wait for a state, for good, because this worker has failed. Any thread."""
+        """End every wait for another worker's program state, now and later, because this worker has failed. Any thread.
+
+        `fetch` raises HopsumError then.
+        """
         if self._peers is not None:
             self._states.end_fetch("waits for no state any more: it has failed")
 

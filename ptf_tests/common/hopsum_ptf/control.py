@@ -138,6 +138,6 @@ def quorum_update(job: Job, quorum: int) -> Update:
 
 
 def table_updates(job: Job, tables: Mapping[str, tuple[int, ...]]) -> list[Update]:
-    """Return the updates that give a job with tables of these names other ones."""
+    """Return the updates that replace the values of a job's tables. The job must have tables of these names."""
     changed = replace(job, spec=replace(job.spec, tables=tables))
     return [Modify(entry) for entry in (*lookup.lookup(changed), *requantize.requantize(changed))]

@@ -342,7 +342,7 @@ def observed_registers(program: p4.ProgramIR, store: RegisterStore, observer: Ob
 def observed_counters(
     program: p4.ProgramIR, tables: TableStore, store: CounterStore, observer: Observer
 ) -> CounterStore:
-    """Return a store over the same cells that reports additions."""
+    """Return a store over the same cells that reports additions to indexed counters, but none to direct ones."""
 
     def observed(name: str) -> CounterCells:
         ir, cells = program.counters[name], store.cells(name)

@@ -83,7 +83,7 @@ class Observer:
         """The program has written a cell of a register."""
 
     def counter_written(self, counter: p4.CounterIR, unit: str, index: int, old: int, new: int) -> None:
-        """One side of a cell (`unit`: packets or bytes) has been added to."""
+        """One side of a cell (`unit`: packets or bytes) of an indexed counter has been added to."""
 
     def index_out_of_range(self, access: str, array: p4.CellArray, index: int, source: SourceInfo | None) -> None:
         """An index is outside an array, so nothing happens. `access` is read, write, count or execute (a meter)."""

@@ -336,7 +336,10 @@ class NativeEngine(Engine):
         ]
 
     def leave(self, outputs: Outputs) -> int:
-        """Move the counts of the calls to the stores, and to `outputs`. Return the number of the next frame to run."""
+        """End what `enter` began, once: add hits, drops and faults of the calls to the entries and to this engine.
+
+        Sets `outputs.count`. Returns the number of the next frame to run, the length of the batch if all ran.
+        """
         for table in self._counted:
             table.collect_hits()
         outputs.count = int(self._control[ControlWord.OUTPUTS])

@@ -209,7 +209,10 @@ class SendDigest(Operation, frozen=True):
 
 
 class Resubmit(Operation, frozen=True):
-    """After ingress, start again with the frame as received. The last call holds."""
+    """After ingress, start again with the frame as received. Of several calls the last one counts.
+
+    The fields `preserved` keep their values.
+    """
 
     preserved: FieldListIR
 
