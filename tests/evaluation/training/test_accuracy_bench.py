@@ -142,7 +142,7 @@ def test_bad_arguments_are_refused(arguments: list[str], message: str, capsys: p
 )
 def test_schemes_that_switches_sum(scheme: str, rank: int | None, codec: str) -> None:
     assert (low_rank_of(scheme), codec_of(scheme), is_ours(scheme)) == (rank, codec, True)
-    assert accuracy_bench.scheme(scheme) == accuracy_bench.switch_scheme_argument(scheme) == scheme
+    assert accuracy_bench.scheme_argument(scheme) == accuracy_bench.switch_scheme_argument(scheme) == scheme
     for other in ("powersgd", "thc-ps", "two-shot", "two-shot:bits=8", "fp32", "diloco-fp32-10"):
-        assert accuracy_bench.scheme(other) == other
+        assert accuracy_bench.scheme_argument(other) == other
         assert not is_ours(other)

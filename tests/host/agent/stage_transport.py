@@ -202,8 +202,8 @@ class StageTransport(Transport):
 class Stage:
     """The engine of one worker at a transport of the test, in a thread until `stop`."""
 
-    def __init__(self, codec_name: str) -> None:
-        codec = make_codec(codec_name, workers=1, backend="numpy")
+    def __init__(self, codec_name: str, backend: str = "numpy") -> None:
+        codec = make_codec(codec_name, workers=1, backend=backend)
         self.transport = StageTransport(codec)
         self.failures: list[BaseException] = []
         self.silences = 0
