@@ -163,12 +163,13 @@ class AllReduceEngine:
 
         Returns earlier when the engine is closed or a signal handler has raised an error.
         """
-        driver, order = self.driver, self._order
+        driver, order, failure = self.driver, self._order, self._failure
         while True:
-            self._listen()
+            if driver.inbox:
+                self._listen()
             if self.is_closed or driver.interrupt is not None or (until is not None and until.done()):
                 return
-            busy = self._end_failed() if self.failure is not None else self._work()
+            busy = self._work() if failure.error is None else self._end_failed()
             if busy and not self._is_network_due():
                 continue
             if self._in_flight.handles and not self.transport.is_sealed:
@@ -177,7 +178,10 @@ class AllReduceEngine:
                 if until is None and not self._order.tasks:
                     return
                 driver.wait_for_message(order.follower_wait_s(None))
-            if not busy and (error := order.follower_error()) is not None and self.failure is None and not driver.inbox:
+            if busy or failure.error is not None:
+                continue
+            # The inbox last: the follower may come meanwhile.
+            if (error := order.follower_error()) is not None and not driver.inbox:
                 self._fail(self._order.tasks[-1], error)
 
     def end(self) -> None:
@@ -269,15 +273,16 @@ class AllReduceEngine:
 
     def _work(self) -> bool:
         """Encode for the network, or decode results. Return whether there was any work."""
-        is_network_busy, arrived = False, list[Task]()
+        is_network_busy, arrived, with_more = False, list[Task](), list[Task]()
         for task in self._order.tasks:
             if not task.begun:  # and so is none after it
                 break
-            if task.arrived is not None:
-                arrived.append(task)
-            else:
+            if task.arrived is None:
                 is_network_busy |= task.fully_submitted
-        with_more = [task for task in arrived if not task.fully_submitted]
+                continue
+            arrived.append(task)
+            if not task.fully_submitted:
+                with_more.append(task)
         # Decode a complete vector before encoding while the network is busy with other vectors: it keeps its sums and a
         # second residual buffer in memory.
         if not is_network_busy or len(with_more) == len(arrived):

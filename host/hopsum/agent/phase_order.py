@@ -118,6 +118,8 @@ class PhaseOrder:
     @property
     def due_resume(self) -> ResumeCommand | None:
         """Return the pending ResumeCommand if no earlier task has a phase that can enter the stream, else None."""
+        if self._resume is None:
+            return None
         is_due = self.waits_for_follower or all(each.fully_submitted for each in self.tasks)
         return self._resume if is_due else None
 

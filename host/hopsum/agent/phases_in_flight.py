@@ -61,7 +61,7 @@ class PhasesInFlight:
             self.begun = max(self.begun, task.number + 1)
         if not task.begun:
             task.parts = len(parts)
-        task.handles = handles
+        task.handles, task.begun = handles, True
         return True
 
     def fill(self, task: Task, phase: CollectivePhase) -> None:

@@ -45,6 +45,8 @@ class Task:
     """Results of a phase that the reduction has not processed yet."""
     handles: list[int] = field(default_factory=list)
     """The handles of the latest phase in the stream, by part. Empty before the first one."""
+    begun: bool = False
+    """Whether the first phase is in the stream."""
     first: dict[int, AllReduceDone] = field(default_factory=dict)
     """The results of the first, signed phase that have arrived, by part."""
     signature: bytes = b""
@@ -66,11 +68,6 @@ class Task:
 
     def __post_init__(self) -> None:
         self.promised = self.more
-
-    @property
-    def begun(self) -> bool:
-        """Return whether the first phase is in the stream."""
-        return bool(self.handles)
 
     @property
     def feedback(self) -> Any:

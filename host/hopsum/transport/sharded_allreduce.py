@@ -126,8 +126,9 @@ class ShardedAllReduces:
 
     def end(self, sharded: ShardedAllReduce) -> None:
         """Forget an all-reduce. Later events of its parts are ignored."""
-        for part in [part for part, each in self.at_shards.items() if each is sharded]:
-            del self.at_shards[part]
+        if sharded.left:
+            for part in [part for part, each in self.at_shards.items() if each is sharded]:
+                del self.at_shards[part]
         del self.by_handle[sharded.handle]
 
 

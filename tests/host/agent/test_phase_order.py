@@ -76,7 +76,7 @@ class Rank:
         count = self.sent.get(each.number, 0)
         self.stream.append((each.number, count))
         self.sent[each.number] = count + 1
-        each.handles, each.waiting = [count], True
+        each.handles, each.begun, each.waiting = [count], True, True
         each.fully_submitted = self.known[each.number] and count + 1 == self.phases[each.number]
 
     def _results(self, each: Task) -> None:
@@ -111,7 +111,7 @@ def test_the_examples_of_the_module() -> None:
 def test_a_promise_that_is_not_kept_is_told() -> None:
     alone = task(0, more=True)
     assert next_in_stream([alone], overlap=True) == (alone, False)
-    alone.handles = [1]
+    alone.handles, alone.begun = [1], True
     assert next_in_stream([alone], overlap=True) == (None, True)
     assert next_in_stream([alone], overlap=False) == (alone, False)
 
@@ -119,6 +119,6 @@ def test_a_promise_that_is_not_kept_is_told() -> None:
 def test_a_feedback_serves_one_at_a_time() -> None:
     feedback = ErrorFeedback(1)
     first, second, third = task(0, False, feedback), task(1, False, feedback), task(2, False)
-    first.handles, first.fully_submitted = [1], True
+    first.handles, first.begun, first.fully_submitted = [1], True, True
     assert next_in_stream([first, second, third], overlap=True) == (None, False)  # and nothing overtakes it
     assert next_in_stream([second, third], overlap=True) == (second, False)
