@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -34,6 +34,8 @@ COMPUTE: Final = "100ms"
 RATES: Final = ("200mbit", "1gbit")
 OURS: Final = ("thc", "thc:bits=3", "thc:bits=2")
 OTHERS: Final = ("fp32", "fp16", "powersgd", "powersgd-4", "two-shot:bits=4", "two-shot:bits=8")
+KINDS: Final = ("fp32", "powersgd", "two-shot:bits=4", "thc:bits=2", "low-rank-8")
+"""One scheme of each kind: what the smallest size trains beside `thc`."""
 LOW_RANK: Final = {"cnn": 8, "cnn-10m": 8, "transformer-10m": 32, "resnet50": 8, "vgg16": 8, "gpt2-small": 16}
 """Rank of low rank, by model: the least that trains as fp32 does, or that people take for such a model."""
 # On slow links a step of the largest would take fp32 minutes.
@@ -87,7 +89,8 @@ def cases_of(settings: Settings) -> list[LinkCase]:
     cases = [plan, *(_reduce(place, rate, short) for place in places for rate in rates)]
     if settings.dilate:
         cases += [_check(rate, spare) for rate in rates for spare in (0.0, 1.0)]
-    cases += [_train(place, rate, lengths) for place in places for rate in rates]
+    kinds = settings.pick(KINDS, None, None)
+    cases += [_train(place, rate, lengths, kinds) for place in places for rate in rates]
     timed, counted = settings.pick(((), ()), ((), ()), (TIMED, COUNTED))
     for model, listed in timed:
         cases += [_time(place, rate, model) for place in places for rate in listed]
@@ -120,10 +123,12 @@ def _rare(model: str) -> tuple[str, ...]:
     return DILOCO if model == "transformer-10m" else ()
 
 
-def _train(placement: str, rate: str, lengths: tuple[str, ...]) -> LinkCase:
+def _train(placement: str, rate: str, lengths: tuple[str, ...], kinds: Sequence[str] | None) -> LinkCase:
+    """Train the CNN by all schemes, or by those of `kinds` alone."""
     # Others need no switch: at the hosts their trainings would be the same again.
     others = [*OTHERS, *_ours("cnn")[1:]] if placement == "fabric" else _ours("cnn")[1:]
-    arguments = ("--rate", rate, "--others", ",".join(others), *lengths)
+    chosen = ",".join(each for each in others if kinds is None or each in kinds)
+    arguments = ("--rate", rate, "--others", chosen, *lengths)
     return LinkCase(f"cnn-{placement}-{rate}", "accuracy", arguments, placement, spare=_spare(rate))
 
 
