@@ -187,7 +187,7 @@ def disconnect(url: str | None = None) -> None:
         closed = [_opened.pop(each) for each in list(_opened) if url is None or each == url]
     # Outside the lock: `close` waits for the other ranks, whose threads may be of this process.
     with ExitStack() as stack:  # all are closed where one raises
-        for each in closed:
+        for each in reversed(closed):  # the stack calls the last one first
             stack.callback(each.close)
 
 

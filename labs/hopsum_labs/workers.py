@@ -29,7 +29,7 @@ from hopsum_labs.worker_process import CALL, FRAME, MAX_MESSAGE, RESULT
 
 DEADLINE_S = 60.0
 """The seconds that the workers of a case have together. A correct worker needs a small part of a second."""
-EXIT_S = 10.0
+EXIT_S = 60.0
 """The seconds that a process has to end after it has closed its socket."""
 
 

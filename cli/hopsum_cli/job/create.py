@@ -274,6 +274,8 @@ def token_file(
             _rename_to_new(waiting, path)
         except FileExistsError as error:
             raise TokenFileError(f"the token is in {waiting}: {path} has come meanwhile") from error
+        except OSError as error:
+            raise TokenFileError(f"the token is in {waiting}: {path} cannot be written: {error}") from error
 
     try:
         yield earlier or token, keep
@@ -288,7 +290,7 @@ def token_file(
 
 
 def _rename_to_new(waiting: Path, path: Path) -> None:
-    """Rename a file. Raises FileExistsError if there is a file at `path`, which stays as it is."""
+    """Rename a file. Raises FileExistsError if there is a file at `path`, which stays as it is, and other OSErrors."""
     try:
         # A link, since renaming would replace a file that has come meanwhile.
         os.link(waiting, path)
@@ -297,7 +299,12 @@ def _rename_to_new(waiting: Path, path: Path) -> None:
     except OSError:
         # A file system without links: an empty file takes the name, and renaming replaces only this file.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        waiting.rename(path)
+        try:
+            waiting.rename(path)
+        except OSError:
+            # The empty file would refuse the same command, given again.
+            path.unlink()
+            raise
     else:
         waiting.unlink()
 

@@ -9,7 +9,7 @@ Ingress runs when a frame's header is there. The frame enters its queue when its
 `store` are these two steps, and `arrive` does both at once. A port is serial: it stores one frame before it decides the
 next. A port has several queues. The queue with the lowest number is served first (strict priority, which the control
 plane of a real switch has to set). Every queue is first in, first out. A recirculation port's queue loses frames only
-where a test says `full`. `settle` lets a frame go all its ways at once. Tests that want packets to meet call `arrive`,
+where a test says `full`. `process` lets a frame go all its ways at once. Tests that want packets to meet call `arrive`,
 or `decide` and `store`, and then, one by one, what `steps` offers: each runs one half of a pass.
 
 Tables have the same entries in all pipes. Each pipe has its own registers. A counter is the sum over all pipes.

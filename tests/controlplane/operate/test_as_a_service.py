@@ -145,7 +145,7 @@ def test_a_watchdog_of_another_process_is_left_alone() -> None:
 
 
 class HealthWorld:
-    """A controller with its page, whose pulse is beaten by hand."""
+    """A controller with its page, whose maintenance a test does by hand."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.cluster = Cluster(folder, (switch_config(),), {"s1": FakeDevice()})

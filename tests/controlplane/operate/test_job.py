@@ -256,6 +256,13 @@ def test_a_file_that_comes_meanwhile_is_not_replaced(
     assert path.read_text() == "of another job\n"
     path.unlink()
     monkeypatch.setattr(JobsClient, "rotate_token", lambda self, name, token: token)
+    if not has_links:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", no_links)
+            assert main(command) == 1
+        assert f"the token is in {waiting}: {path} cannot be written: " in capsys.readouterr().err
+        assert waiting.read_text() == token
+        assert not path.exists(), "an empty file would refuse the command, given again"
     assert main(command) == 0
     assert path.read_text() == token
     assert path.stat().st_mode & 0o777 == 0o600
