@@ -11,7 +11,7 @@ from hopsum_topologies.errors import TopologyError
 
 
 def add_p4info(parser: argparse.ArgumentParser) -> None:
-    """Add --p4info to a parser. It is the path of an existing file, or None."""
+    """Add --p4info to a parser: the path of an existing file, or None, whose default `program_with_p4info` has."""
     parser.add_argument(
         "--p4info",
         type=existing_file,

@@ -64,7 +64,11 @@ class WorkersReplacedError(AllReduceError):
 
 
 class GenerationEndedError(HopsumError):
-    """The generation accepts no more all-reduces: one failed, or the rounds of the slots are used up."""
+    """The generation sums no more: all-reduces without a result, and later ones, end with this error.
+
+    An all-reduce failed, this rank has no place in the job any more, the controller refused to continue the job, or the
+    rounds of the slots are used up. `__cause__` is the cause, where there is an error that caused it.
+    """
 
 
 def why_unfinished(error: BaseException | None) -> str:

@@ -17,7 +17,7 @@ from hopsum_cli.table import search, show, solve
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all words."""
+    """Return the parser of the command's arguments. What it parses has `run`, the function of the chosen word."""
     parser = argparse.ArgumentParser(prog="hopsum table", description="Lookup tables of codec thc.")
     words = parser.add_subparsers(dest="word", required=True, metavar="solve|search|show")
     for module, name in ((solve, "solve"), (search, "search"), (show, "show")):

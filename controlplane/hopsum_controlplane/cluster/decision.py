@@ -155,8 +155,9 @@ def decided_runs(reports: Mapping[int, Report], base: int) -> tuple[Decided, ...
 
 
 def laggard_ranks(reports: Mapping[int, Report], before: Resume | None) -> tuple[int, ...]:
-    """Return the ranks, sorted, that lack at any shard a result which another worker delivered and no worker holds.
+    """Return, sorted, the ranks that are too late: at a shard they lack a result that another worker delivered.
 
+    No worker holds that result any more.
     `before` is as in `decide`.
     """
     if not reports:

@@ -63,7 +63,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from hopsum_controlplane.cluster.decision import Report, check_decision_size, decide, laggard_ranks
@@ -287,7 +287,7 @@ def restarted_ranks(record: JobRecord) -> tuple[int, ...]:
     return tuple(waiting) if record.state is JobState.RUNNING else ()
 
 
-def go_without(record: JobRecord, ranks: Iterable[int]) -> JobRecord:
+def go_without(record: JobRecord, ranks: Collection[int]) -> JobRecord:
     """Return the record whose next generation does not wait for these ranks, as far as they are in `spared_ranks`."""
     spared = (rank for rank in record.spared_ranks if rank in ranks)
     return replace(record, absent=tuple(sorted({*record.absent, *spared})))

@@ -105,8 +105,8 @@ class Member:
 class BranchAssignment:
     """A further switch of a job, and the job's place there: a leaf of a tree, or one of shards 1 .. k - 1.
 
-    `job` is the part of the record's generation whose entries are there, or may be: None in FORMING, and at a leaf
-    without workers.
+    `job` is this switch's part of the record's generation: its entries are on the switch, or may be. None in FORMING,
+    and at a leaf without workers.
     """
 
     switch: str

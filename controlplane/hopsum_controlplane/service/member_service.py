@@ -128,7 +128,7 @@ class MemberCalls:
         return found
 
     def close(self) -> None:
-        """End all calls that wait for news, and every later one at once. For any thread."""
+        """End all calls that wait for news. A later one is answered without a wait. For any thread."""
         self._closing = True
         self._notifier.notify_all()
 

@@ -95,7 +95,7 @@ def broadcast(table: Sequence[int], lane_bits: int) -> dict[str, int]:
 
 
 def in_every_lane(value: int, lane_bits: int) -> int:
-    """Return a vector of VECTOR_BITS bits, as an int, with one value in all lanes."""
+    """Return a vector of VECTOR_BITS bits, as an int, with one value, of 0 to 2^lane_bits - 1, in all lanes."""
     ones = int.from_bytes((1).to_bytes(lane_bits // 8, "big") * (VECTOR_BITS // lane_bits), "big")
     # The product has no carries between lanes: a lane of the other factor is 1.
     return value * ones

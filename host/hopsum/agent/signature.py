@@ -81,10 +81,10 @@ class Signer:
         self._facts = f"codec {codec.name}, {way}{options}{table}, overlap {overlap}"
 
     def sign(self, task: Task, phase: CollectivePhase) -> tuple[CollectivePhase, ...]:
-        """Return an all-reduce's first phase with its signature in front, and store the signature in the task.
+        """Put the all-reduce's signature before the lanes of its first phase, and store the signature in the task.
 
-        The phase comes as its first chunk, and the other chunks if there are any. Raises RuntimeError for another
-        operation than MAX32.
+        Returns that as two phases, the first chunk and the other chunks, or as one if there are no others. Raises
+        RuntimeError for another operation than MAX32.
         """
         if phase.op != Op.MAX32:
             raise RuntimeError(f"a codec whose first phase is {phase.op.name}: only MAX32 carries a signature")

@@ -134,7 +134,8 @@ class Channel:
     The files of TLS are read for each connection. gRPC itself connects again with what it read first, so after a call
     without an answer another connection is opened where the files have changed.
 
-    Raises TlsError when the files of `address` cannot be read or do not fit each other.
+    The constructor raises TlsError when the files of `address` cannot be read or do not fit each other. Later ones that
+    do not fit leave the ones before in use.
     """
 
     def __init__(self, address: ControllerAddress) -> None:
@@ -154,10 +155,10 @@ class Channel:
             service: MEMBERSHIP_SERVICE or JOB_SERVICE.
             name: of the method. `request` is its message.
             secret: the token or member secret that the method requires, empty for none.
-            timeout_s: the most seconds until the reply.
+            timeout_s: the most seconds until the reply. The reason of a failure may take some seconds more to find.
 
         Raises:
-            ControllerUnreachableError: no answer in time.
+            ControllerUnreachableError: no answer in time, or, at once, no connection: pause before another call.
             ControllerError: the controller refused, in its own words, the channel is closed, or (hosts://) the process
                 with the controller has ended.
         """

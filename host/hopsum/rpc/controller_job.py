@@ -258,7 +258,9 @@ def job_token(config: Config, token_file: str) -> str:
 
 
 def source_towards(place: tuple[str, int], ip: str = "") -> str | None:
-    """Return the source IPv4 address of datagrams to `place`, `ip` if that is given. None without a route.
+    """Return the IPv4 address that datagrams to `place` are sent from: `ip`, or if that is empty the route's.
+
+    None if there is no route, also with `ip`.
 
     Raises OSError for an `ip` that is not this machine's. Nothing is sent.
     """

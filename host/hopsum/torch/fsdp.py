@@ -56,7 +56,11 @@ class ReplicaStateDict(RankStateDict):
 
 
 class ReplicaState:
-    """The error feedback of this rank's shard of each parameter. Made by `register_all_reduce_hook`."""
+    """Averages this rank's shards over the replicas in backward passes, and keeps what a checkpoint needs for that.
+
+    That is the error feedback of each shard, and with low rank the bases of factors and the counts of steps. Made by
+    `register_all_reduce_hook`. A backward pass raises ValueError if a parameter of a module had no gradient.
+    """
 
     def __init__(
         self,

@@ -577,9 +577,9 @@ def project(
 def reconstruct_tensors(
     left: torch.Tensor, mean: torch.Tensor, own: torch.Tensor, rest: torch.Tensor, out: torch.Tensor
 ) -> None:
-    """Do what `FactorKernels.reconstruct` does, with its bytes, on any device.
+    """Do what `FactorKernels.reconstruct` does, to the same bits, on any device.
 
-    A multiplication and an addition are two operations of torch: no compiler makes one of them.
+    Multiplies and adds in two operations of torch, so that no compiler fuses them, which would round otherwise.
     """
     rows = max(1, _DEVICE_RUN_ELEMENTS // out.shape[1])
     for first in range(0, out.shape[0], rows):

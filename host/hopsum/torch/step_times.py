@@ -28,11 +28,12 @@ COMPARE_VARIABLE: Final = "HOPSUM_COMPARE"
 
 
 class StepTime(NamedTuple):
-    """The times of one step."""
+    """The times of one step, which begins with its first bucket, in the backward pass."""
 
     step_s: float
     """From its beginning to that of the next one."""
     wait_s: float
+    """From its last bucket, handed over, until the means of all buckets are here."""
 
 
 class Tally(Protocol):

@@ -490,7 +490,11 @@ def _receive(shard: ShardState) -> bool:
 
 @inner
 def handle_batch(loop: LoopState, shard: ShardState) -> None:
-    """Take the datagrams in the buffer from `rest` on, at the time `now`, and choose what is to be sent then."""
+    """Take the shard's datagrams from `rest` on, at its time `now`, and append what may be sent then to `pending`.
+
+    Ends early, with `loop.stop`, before a datagram that is not plain (STOP_REST), or when an all-reduce is complete
+    (STOP_DONE). Then `rest` is the place of the next datagram.
+    """
     _receive_results(loop, shard)
     choose(shard)
 

@@ -32,7 +32,7 @@ def control_has_loop(control: PipelineIR) -> bool:
 
 
 def parser_cycles(parser: ParserIR) -> dict[str, frozenset[str]]:
-    """Return, for each state that can come again, the states that share a cycle with it (itself among them)."""
+    """Return, for each state that is on a cycle, the states on a cycle with it, itself among them, all by name."""
     following = {
         name: {to for to in (state.default, *(case.next for case in state.cases)) if to is not None}
         for name, state in parser.states.items()
