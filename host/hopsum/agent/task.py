@@ -45,6 +45,7 @@ class Task:
     """Results of a phase that the reduction has not processed yet."""
     handles: list[int] = field(default_factory=list)
     """The handles of the latest phase in the stream, by part. Empty before the first one."""
+    # Set with `handles`, from which it follows: it is read some fifteen times a vector, and a property is a call.
     begun: bool = False
     """Whether the first phase is in the stream."""
     first: dict[int, AllReduceDone] = field(default_factory=dict)

@@ -126,7 +126,7 @@ class ShardedAllReduces:
 
     def end(self, sharded: ShardedAllReduce) -> None:
         """Forget an all-reduce. Later events of its parts are ignored."""
-        if sharded.left:
+        if sharded.left:  # else `end_part` has removed all of its parts
             for part in [part for part, each in self.at_shards.items() if each is sharded]:
                 del self.at_shards[part]
         del self.by_handle[sharded.handle]
