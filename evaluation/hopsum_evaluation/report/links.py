@@ -25,7 +25,7 @@ from hopsum_evaluation.report.answers import CLAIMS as CLAIMS
 from hopsum_evaluation.report.answers import make_view as make_view
 from hopsum_evaluation.training import accuracy_bench, training_bench
 from hopsum_evaluation.training.accuracy import trainings_unavailable
-from hopsum_evaluation.training.accuracy_plan import AUTO, MODELS, UNSHAPED
+from hopsum_evaluation.training.accuracy_plan import AUTO, UNSHAPED
 from hopsum_topologies.local_cluster import default_switch_count
 
 WORKERS: Final = 4
@@ -40,19 +40,14 @@ LOW_RANK: Final = {"cnn": 8, "cnn-10m": 8, "transformer-10m": 32, "resnet50": 8,
 """Rank of low rank, by model: the least that trains as fp32 does, or that people take for such a model."""
 # On slow links a step of the largest would take fp32 minutes.
 SLOWEST: Final = "50mbit"
-TIMED: Final = (
-    ("cnn-10m", RATES), ("transformer-10m", RATES), ("resnet50", RATES), ("transformer-10m", (SLOWEST,)),
-    ("gpt2-small", ("1gbit", "10gbit")), ("vgg16", ("10gbit",)),
-)  # fmt: skip
-"""Models whose steps are timed, and the rates, the most needed first."""
-COUNTED: Final = ("cnn-10m", "transformer-10m")
-"""Models whose steps to a target are counted on links that are not shaped: on slow ones they take hours."""
 DILOCO: Final = ("diloco-fp32-10", "diloco-10")
 """Rare synchronisation, beside the transformer's other schemes: as torchft does it in fp32, and by codec thc."""
 LEFT_OUT: Final = ("powersgd-4", "two-shot:bits=8", "thc:bits=3", "thc:bits=2")
 """Schemes that are not timed at the slowest rate, where a step takes long and the question is DiLoCo's."""
 SEEDS: Final = "3"
-"""Seeds of each training and repeats of each timing: the fewest for an interval."""
+"""Seeds of each counted training and repeats of each timing: the fewest for an interval."""
+TRAINED_SEEDS: Final = {"200mbit": SEEDS, "1gbit": "5"}
+"""Seeds of each training over shaped links, by rate: on fast links schemes differ by less than seeds do."""
 CHECKED: Final = 2
 """Workers of the check of time dilation: on two processors each has one of its own."""
 _CODECS: Final = tuple(word for name in OURS for word in ("--codec", name))
@@ -80,7 +75,8 @@ class LinkCase(NamedTuple):
 def cases_of(settings: Settings) -> list[LinkCase]:
     """Return the cases of a report of this size, the most needed first."""
     rates, places = settings.pick(RATES[:1], RATES, RATES), ("fabric", "hosts")
-    lengths = settings.pick(("--seeds", "1", "--scale", "0.05"), ("--seeds", "1"), ("--seeds", SEEDS))
+    one = ("--seeds", "1")
+    lengths = {rate: settings.pick((*one, "--scale", "0.05"), one, ("--seeds", TRAINED_SEEDS[rate])) for rate in rates}
     # One short vector. At full size also one in eight buckets.
     short, *long = settings.pick(
         [("65536", "1", "1")], [("1000000", "1", "3")], [("1000000", "1", "3"), ("25000000", "8", "1")]
@@ -90,15 +86,28 @@ def cases_of(settings: Settings) -> list[LinkCase]:
     if settings.dilate:
         cases += [_check(rate, spare) for rate in rates for spare in (0.0, 1.0)]
     kinds = settings.pick(KINDS, None, None)
-    cases += [_train(place, rate, lengths, kinds) for place in places for rate in rates]
-    timed, counted = settings.pick(((), ()), ((), ()), (TIMED, COUNTED))
-    for model, listed in timed:
-        cases += [_time(place, rate, model) for place in places for rate in listed]
-        # The choice depends on the gradients, so the model needs data.
-        cases += [_choose(model, rate) for rate in listed if model in MODELS and rate != SLOWEST]
+    cases += [_train(place, rate, lengths[rate], kinds) for place in places for rate in rates]
+    cases += settings.pick([], [], _large_models())
     cases += [_reduce(place, rate, size) for size in long for place in places for rate in rates]
-    # Last, as they take longest, and are the same on every machine but for rounding.
-    return [*cases, *(_count(model) for model in counted)]
+    # To count a transformer's steps takes hours, and they are the same on every machine but for rounding.
+    return [*cases, *settings.pick([], [], [_count("transformer-10m")])]
+
+
+def _large_models() -> list[LinkCase]:
+    """Return the cases of models of 10 M parameters and more.
+
+    Steps to a target are counted on links that are not shaped: on slow ones they take hours.
+    """
+
+    def timed(model: str, *rates: str) -> list[LinkCase]:
+        return [_time(place, rate, model) for place in ("fabric", "hosts") for rate in rates]
+
+    return [
+        *timed("cnn-10m", *RATES), *(_choose("cnn-10m", rate) for rate in RATES),
+        *timed("transformer-10m", *RATES), _count("cnn-10m"), *(_choose("transformer-10m", rate) for rate in RATES),
+        *timed("resnet50", *RATES), *timed("transformer-10m", SLOWEST),
+        *timed("gpt2-small", "1gbit", "10gbit"), *timed("vgg16", "10gbit"),
+    ]  # fmt: skip
 
 
 def _spare(rate: str) -> float:
@@ -149,7 +158,10 @@ def _time(placement: str, rate: str, model: str) -> LinkCase:
 
 
 def _choose(model: str, rate: str) -> LinkCase:
-    """Make steps by the choice of the first steps, and by each of hopsum's schemes, which compute and train."""
+    """Make steps by the choice of the first steps, and by hopsum's schemes, which compute and train.
+
+    The choice depends on the gradients, so the model needs data.
+    """
     # The one line of a training script is over the ranks' own hosts, and decides by itself.
     schemes = (*_ours(model), AUTO)
     arguments = ("--model", model, "--rate", rate, "--schemes", ",".join(schemes), "--time", "500ms", "--runs", SEEDS)
