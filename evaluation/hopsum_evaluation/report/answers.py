@@ -2,7 +2,7 @@
 """Answers of section `links`: four questions of a reader, what to use on which links, and every figure that says so.
 
     compression against none                hopsum's fastest scheme over fp32
-    the switch against software             over two-shot, whose ranks add the same codes without a switch
+    the switch against software             codec thc over the faster two-shot, whose ranks add the codes
     against others                          over the best of torch's hooks for halves and for low rank
     accuracy                                steps to the target over those of fp32
 
@@ -45,6 +45,8 @@ FABRIC, HOSTS = "fabric", "hosts"
 PLACES: Final = {FABRIC: "a switch in the middle", HOSTS: "a switch on every host"}
 SOFTWARE: Final = ("two-shot:bits=4", "two-shot:bits=8")
 """Codes that ranks add, without a switch. 4 bits err more than `thc` does, 8 bits less."""
+SAME_BITS: Final = "thc"
+"""hopsum's scheme that is compared with SOFTWARE: codes of 4 bits. The fastest scheme may have fewer bits."""
 HOOKS: Final = ("fp16", "powersgd", "powersgd-4")
 """What torch's users have: its hooks for halves, and for low rank of 2 and of 4."""
 MOST_OFF: Final = 0.25
@@ -71,7 +73,7 @@ class Outcome(StrEnum):
     OPEN = "no interval"
 
 
-_OVER: Final = ("over fp32", "over two-shot", "over torch's best hook")
+_OVER: Final = ("over fp32", f"`{SAME_BITS}` over two-shot", "over torch's best hook")
 _FASTER: Final = Claim("faster", "seconds of others over those of hopsum", "own", Basis.OWN, 1.0, Relation.AT_LEAST)
 
 
@@ -178,6 +180,15 @@ class LinkAnswer:
     def ours(self, place: str) -> str | None:
         """Return hopsum's fastest safe scheme with the switches at one place, None as `best` does."""
         return self.best((name for name in self.times[place] if name in self.safe), place)
+
+    def compared(self, others: Sequence[str], place: str) -> str | None:
+        """Return hopsum's scheme to compare with others: the fastest safe one, but SAME_BITS with SOFTWARE.
+
+        None: there is none at the place.
+        """
+        if others == SOFTWARE:
+            return SAME_BITS if SAME_BITS in self.safe and SAME_BITS in self.times[place] else None
+        return self.ours(place)
 
     def ratio(self, others: Sequence[str], ours: str | None, place: str = FABRIC) -> Ratio:
         """Return the mean over the seeds of the fastest of `others` over `ours`, in seconds, and its interval.
@@ -315,24 +326,15 @@ def answer_table(answers: Sequence[LinkAnswer]) -> ReportTable:
         for place, words in PLACES.items():
             if (ours := each.ours(place)) is None:
                 continue
-            cells = (_compared(each, others, ours, place) for others in (("fp32",), SOFTWARE, HOOKS))
+            cells = (_compared(each, others, place) for others in (("fp32",), SOFTWARE, HOOKS))
             rows.append([each.rate_in_words, each.model, each.evidence.name.lower(), words, f"`{ours}`", *cells])
-    heads = (
-        "links",
-        "model",
-        "how",
-        "hopsum with",
-        "hopsum's fastest",
-        "over fp32",
-        "over two-shot",
-        "over torch's best hook",
-    )
+    heads = ("links", "model", "how", "hopsum with", "hopsum's fastest", *_OVER)
     return ReportTable("answers", heads, rows)
 
 
-def _compared(answer: LinkAnswer, others: Sequence[str], ours: str, place: str) -> str:
+def _compared(answer: LinkAnswer, others: Sequence[str], place: str) -> str:
     """Write a ratio with its interval, its outcome, and the fastest of several others."""
-    ratios = answer.ratios(others, ours, place)
+    ratios = answer.ratios(others, answer.compared(others, place), place)
     if not ratios:
         return "-"
     best = answer.best(others)
@@ -380,11 +382,11 @@ class RowComparison(NamedTuple):
 
 
 def compare(answers: Sequence[LinkAnswer], others: Sequence[str], place: str) -> RowComparison:
-    """Compare hopsum's fastest scheme at one place with the fastest of others in every row that has both.
+    """Compare hopsum's scheme (`LinkAnswer.compared`) with the fastest of others in every row that has both.
 
     Rows in which a training missed its target are left out too.
     """
-    compared = [(each, each.ratios(others, each.ours(place), place)) for each in answers]
+    compared = [(each, each.ratios(others, each.compared(others, place), place)) for each in answers]
     found = [(each, ratios) for each, ratios in compared if ratios and isfinite(make_ratio(ratios).mean)]
     means = [make_ratio(ratios).mean for _, ratios in found]
     low, high = (format_number(each, 2) for each in (min(means, default=None), max(means, default=None)))
@@ -615,7 +617,7 @@ def speed_bars(answers: Sequence[LinkAnswer]) -> BarChart | None:
                 [getattr(each, part) if isfinite(each.mean) else None for each in ratios] for part in Ratio._fields
             ]
             series.append(BarSeries(name, *parts))
-        groups = [f"{each.name}, {'trained' if each.evidence is Evidence.TRAINED else 'timed'}" for each in kept]
+        groups = [f"{each.name}, {each.evidence.name.lower()}" for each in kept]
         panels.append(BarPanel(f"links of {format_rate(rate)}", groups, series))
     return BarChart("report-ratio", "Times as fast as DDP in fp32", panels, 1.0, "fp32") if panels else None
 
@@ -624,7 +626,7 @@ def _sides(answer: LinkAnswer) -> dict[str, tuple[str | None, str]]:
     """Name the scheme of each bar of a group, and the place of its switches."""
     return {
         "the best of torch's hooks (fp16, PowerSGD)": (answer.best(HOOKS), FABRIC),
-        "two-shot: the same codes, added by ranks": (answer.best(SOFTWARE), FABRIC),
+        "two-shot: codes of 4 or 8 bits, added by ranks": (answer.best(SOFTWARE), FABRIC),
         **{f"hopsum, {words}": (answer.ours(place), place) for place, words in PLACES.items()},
     }
 

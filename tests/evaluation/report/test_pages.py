@@ -36,11 +36,18 @@ def test_the_cells_of_a_claim_have_verdict_condition_interval_and_source() -> No
 
 
 def test_the_page_of_claims_counts_them_and_no_cell_breaks_its_table() -> None:
+    def rows_of(page: str) -> list[str]:
+        rows = [line for line in page.splitlines() if line.startswith("|")]
+        assert {row.count("|") for row in rows} == {7}
+        return rows[2:]
+
     page = claims_page(report_of({}), {"error": ("Errors", SectionView(), judged_claims())})
-    assert "## Errors\n\n1 of 3 reproduced. 2026-01-01, A chip, 2 cores, commit 00000000.\n" in page
-    rows = [line for line in page.splitlines() if line.startswith("|")]
-    assert {row.count("|") for row in rows} == {7}
-    assert "no switch &lt;here>" in page
+    counted = "1 of 2 reproduced. Claims not run, and not in the table: 1. 2026-01-01, A chip, 2 cores"
+    assert f"## Errors\n\n{counted}, commit 00000000.\n" in page
+    assert len(rows_of(page)) == 2
+    without = claims_page(report_of({}), {"error": ("Errors", SectionView(), judged_claims()[2:])})
+    assert "0 of 1 reproduced. 2026-01-01" in without
+    assert "no switch &lt;here>" in rows_of(without)[0]
 
 
 def test_pages_pictures_and_tables_are_files(tmp_path: Path) -> None:
