@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
@@ -57,7 +58,7 @@ def opened(address: str, **options: object) -> Iterator[NativeDevice]:
 
 
 def refuse(*codes: int) -> Callable[[object, grpc.ServicerContext], None]:
-    """ArbitrationAnswer a write with one p4.v1.Error for each update."""
+    """Answer a write with one p4.v1.Error for each update."""
 
     def answer(_request: object, context: grpc.ServicerContext) -> None:
         status = status_pb2.Status(code=code_pb2.UNKNOWN)
@@ -97,7 +98,7 @@ def test_a_write_error_names_the_updates(server: Server) -> None:
     )
 
 
-def test_an_unanswered_write_may_stand(server: Server) -> None:
+def test_an_unanswered_write_may_be_installed(server: Server) -> None:
     release = threading.Event()
     server.write_answer = lambda _request, _context: release.wait(DEADLINE_S)
     with opened(server.address, rpc_timeout_s=0.3) as device, pytest.raises(WriteError) as error:
@@ -108,7 +109,7 @@ def test_an_unanswered_write_may_stand(server: Server) -> None:
     assert "Write of 3 updates ended without an answer: DEADLINE_EXCEEDED" in str(error.value)
 
 
-def test_a_write_that_was_refused_as_a_whole_stands_nowhere(server: Server) -> None:
+def test_a_write_that_was_refused_as_a_whole_is_installed_nowhere(server: Server) -> None:
     server.write_answer = lambda _, context: context.abort(grpc.StatusCode.PERMISSION_DENIED, "Not primary")
     with opened(server.address) as device, pytest.raises(ControlPlaneError) as error:
         device.write(BATCH)
@@ -145,6 +146,17 @@ def test_a_cookie_depends_on_both_files() -> None:
         PipelineConfig(json, p4info).cookie for json, p4info in [(b"ab", "c"), (b"a", "bc"), (b"ab", "d"), (b"ab", "c")]
     }
     assert len(cookies) == 3
+
+
+def test_a_program_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    program, p4info = tmp_path / "a.json", tmp_path / "a.p4info"
+    program.write_text("{}")
+    with pytest.raises(ControlPlaneError, match=f"compiled program: .*{p4info}.* compile it first"):
+        PipelineConfig.load(program, p4info)
+    # p4c can write a binary P4Info too.
+    p4info.write_bytes(b"\x0a\xff")
+    with pytest.raises(ControlPlaneError, match=f"compiled program: {p4info}: .*decode.* in text format"):
+        PipelineConfig.load(program, p4info)
 
 
 def test_nobody_listens() -> None:
@@ -246,7 +258,7 @@ class Switch:
 
 
 class Session(FakeDevice):
-    """One session: what stands on the switch stays when it ends."""
+    """One session: the switch keeps its entries when the session ends."""
 
     def __init__(self, switch: Switch) -> None:
         super().__init__()

@@ -91,6 +91,16 @@ def test_time_over_stops_it(tmp_path: Path) -> None:
     assert not process.running()
 
 
+def test_an_interrupted_wait_stops_it(tmp_path: Path) -> None:
+    def interrupt() -> bool:
+        raise KeyboardInterrupt
+
+    process = _python("import time; time.sleep(600)", tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        process.wait_for(interrupt, "life", 600)
+    assert not process.running()
+
+
 def test_one_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hopsum_topologies.process._TERMINATE_S", 0.1)
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf'); time.sleep(600)"
@@ -112,7 +122,7 @@ def test_missing_namespace_is_named(tmp_path: Path) -> None:
         process.wait_for(lambda: False, "anything", 600)
 
 
-def test_a_worker_that_goes_on_at_once_is_not_mistaken() -> None:
+def test_a_worker_that_continues_at_once_is_not_mistaken() -> None:
     """The first worker has sent two messages before the second one has sent any."""
     pool = WorkerPool([], lambda *_: None, None)
     ends = [multiprocessing.Pipe() for _ in range(2)]

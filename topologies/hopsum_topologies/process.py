@@ -82,22 +82,26 @@ class ManagedProcess:
     def wait_for(self, condition: Callable[[], bool], what: str, deadline_s: float) -> None:
         """Wait until `condition` returns True. It is called every 20 ms.
 
-        Raises TopologyError when the process ends before, or after `deadline_s` seconds, when it stops the process. The
-        message names `what` and has the end of the log.
+        Raises TopologyError when the process ends before, or after `deadline_s` seconds. The message names `what` and
+        has the end of the log. The process is stopped then, and also where `condition` or a signal handler raises.
         """
         give_up = time.monotonic() + deadline_s
-        while True:
-            # Before the look: on a busy machine a long pause may end with both true, and then the process is ready.
-            is_late = time.monotonic() > give_up
-            if condition():
-                return
-            if not self.running():
-                status = self._child.returncode
-                raise TopologyError(f"{self.name} ended with {status} before {what}: {self._tail()}")
-            if is_late:
-                self.stop()
-                raise TopologyError(f"{self.name}: no sign of {what} in {deadline_s} s: {self._tail()}")
-            time.sleep(_POLL_S)
+        try:
+            while True:
+                # Before the look: on a busy machine a long pause may end with both true, and then it is ready.
+                is_late = time.monotonic() > give_up
+                if condition():
+                    return
+                if not self.running():
+                    status = self._child.returncode
+                    raise TopologyError(f"{self.name} ended with {status} before {what}: {self._tail()}")
+                if is_late:
+                    raise TopologyError(f"{self.name}: no sign of {what} in {deadline_s} s: {self._tail()}")
+                time.sleep(_POLL_S)
+        except BaseException:
+            # After Ctrl-C at a start nobody else knows the process.
+            self.stop()
+            raise
 
     def stop(self) -> int:
         """End the process with SIGTERM, after five seconds with SIGKILL. May be repeated.

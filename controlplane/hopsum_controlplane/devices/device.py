@@ -50,11 +50,14 @@ class PipelineConfig:
 
     @classmethod
     def load(cls, json_path: Path, p4info_path: Path) -> PipelineConfig:
-        """Read both files. Raises ControlPlaneError when one cannot be read."""
+        """Read both files. Raises ControlPlaneError when one cannot be read, or the P4Info is no text."""
         try:
             return cls(json_path.read_bytes(), p4info_path.read_text())
         except OSError as error:
             raise ControlPlaneError(f"compiled program: {error}", hint="compile it first") from error
+        except UnicodeDecodeError as error:
+            hint = "give the P4Info in text format, as p4c writes it to FILE.txtpb"
+            raise ControlPlaneError(f"compiled program: {p4info_path}: {error}", hint=hint) from error
 
     @property
     def cookie(self) -> int:
