@@ -22,11 +22,11 @@ def add_p4info(parser: argparse.ArgumentParser) -> None:
 
 def program_with_p4info(program: Path, given: Path | None) -> tuple[Path, Path]:
     """Return a program and its P4Info: as given, or from the program's folder. Raises TopologyError: there is none."""
-    beside = [program.with_suffix(f".p4info.{ending}") for ending in ("txtpb", "txt")]
-    for path in [given] if given is not None else beside:
+    usual = [program.with_suffix(f".p4info.{ending}") for ending in ("txtpb", "txt")]
+    for path in [given] if given is not None else usual:
         if path.is_file():
             return program, path
     raise TopologyError(
-        f"{program} has no P4Info in its folder: neither {beside[0].name} nor {beside[1].name}; give --p4info, "
-        f"or compile with p4c-bm2-ss -o {program.name} --p4runtime-files {beside[0].name}"
+        f"{program} has no P4Info in its folder: neither {usual[0].name} nor {usual[1].name}; give --p4info, "
+        f"or compile with p4c-bm2-ss -o {program.name} --p4runtime-files {usual[0].name}"
     )

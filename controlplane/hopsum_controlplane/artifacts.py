@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The place of the compiled P4 program: beside this package when installed, in p4/build in a source tree."""
+"""The place of the compiled P4 program: next to this package when installed, in p4/build in a source tree."""
 
 from __future__ import annotations
 

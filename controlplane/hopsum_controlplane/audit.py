@@ -47,7 +47,10 @@ class Changed(NamedTuple):
 
 @dataclass(frozen=True)
 class JobFinding:
-    """A running job of `entries` entries, some of which are missing or changed on the switch."""
+    """A running job of `entries` entries, some of which are missing or changed on the switch.
+
+    One missing entry makes it `lost`. A changed entry does so only if it decides sums.
+    """
 
     job: Job
     entries: int

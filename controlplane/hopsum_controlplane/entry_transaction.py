@@ -85,7 +85,7 @@ class EntryTransaction:
             self._device.write([Delete(entity) for entity in batch])
         except WriteError as error:
             refused = [failure for failure in error.failures if failure.code != _GONE]
-            # Every refusal was NOT_FOUND: the entries are gone, whoever removed them.
+            # Every refusal was NOT_FOUND: the entries are gone already.
             if error.failures and not refused:
                 return
             if refused:

@@ -98,7 +98,7 @@ def _work() -> None:
             work.then()
         except Exception as error:  # whatever it was: numpy's kernels make the same bytes
             _log.warning(
-                "%s: compiled code could not be made beside the program (%s): numpy's kernels are used; "
+                "%s: compiled code could not be made in the background (%s): numpy's kernels are used; "
                 "%s=%s compiles before the first sum, and shows the error",
                 work.what, error, COMPILED_VARIABLE, WAIT,
             )  # fmt: skip

@@ -74,7 +74,7 @@ class SmallLanesDoNotCarry(SwitchCase):
 
 
 class WideLanesDoNotCarry(SwitchCase):
-    """0xFFFFFFFF + 1 is 0, beside lanes that keep their values."""
+    """0xFFFFFFFF + 1 is 0, and other lanes keep their values."""
 
     def runTest(self) -> None:
         job = self.job(2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs and slots beside each other."""
+"""Several jobs and slots on one switch."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class JobsOfAllKindsAtOnce(SwitchCase):
 
 
 class TablesOfBothWidthsInSeveralJobs(SwitchCase):
-    """A job with either table beside one with both: each operation of each job looks up in its own."""
+    """Jobs with one of the two tables, and one with both: each operation of each job looks up in its own."""
 
     def runTest(self) -> None:
         self.require(Op.LOOKUP_ADD16)

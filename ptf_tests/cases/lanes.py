@@ -58,14 +58,14 @@ class EveryOperationInElementOrder(SwitchCase):
 
 
 class NarrowLanesDoNotCarry(_Lanes):
-    """ADD8: 0xFF + 1 is 0, beside lanes that keep their values."""
+    """ADD8: 0xFF + 1 is 0, and other lanes keep their values."""
 
     def runTest(self) -> None:
         self.summed(Op.ADD8, (0xFF, 0, 0xFF, 0x80, 0x7F), (1, 0, 0xFF, 0x80, 1), (0, 0, 0xFE, 0, 0x80))
 
 
 class MediumLanesDoNotCarry(_Lanes):
-    """ADD16: 0xFFFF + 1 is 0, beside lanes that keep their values; a byte carries into the other of its lane."""
+    """ADD16: 0xFFFF + 1 is 0, and other lanes keep their values; a byte carries into the other of its lane."""
 
     def runTest(self) -> None:
         first = (0xFFFF, 0, 0xFFFF, 0x8000, 0x7FFF, 0x00FF, 0xFF00)

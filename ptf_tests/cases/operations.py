@@ -11,7 +11,7 @@ TABLE = tuple(range(16))
 
 
 class AnotherOperationInTheSameRound(SwitchCase):
-    """Dropped while the round collects and after it is complete; the round goes on as it was."""
+    """Dropped while the round collects and after it is complete; the round continues as it was."""
 
     def runTest(self) -> None:
         job = self.job(2, table=TABLE)

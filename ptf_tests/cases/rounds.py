@@ -11,7 +11,7 @@ LAST_ROUND = 2**32 - 1
 
 
 class SlotIsUsedAgain(SwitchCase):
-    """Both copies by turns; a newer round overwrites everything of the round two before."""
+    """Both copies alternately; a newer round overwrites everything of the round two before."""
 
     def runTest(self) -> None:
         job = self.job(2)

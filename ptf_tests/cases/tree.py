@@ -285,7 +285,7 @@ class SpineCompletesWithItsLeaves(TreeCase):
 
 
 class SpineAnswersItsLeaves(TreeCase):
-    """A second partial sum changes nothing, whoever is in it: ignored, answered when complete, STALE when older."""
+    """A second partial sum changes nothing, with any contributors: ignored, answered if complete, STALE if older."""
 
     def runTest(self) -> None:
         job = self.spine_job((0, 1), (2, 3))

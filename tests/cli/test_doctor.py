@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hopsum doctor` beside a real switch: what it prints, and its exit status."""
+"""`hopsum doctor` with a real switch: its output and its exit status."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_a_healthy_job_then_one_that_is_over(
+def test_a_healthy_job_then_one_that_has_ended(
     testbed: LocalCluster, sockets: list[socket.socket], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "job.json"
@@ -73,7 +73,7 @@ def test_a_healthy_job_then_one_that_is_over(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a raw socket needs root")
-def test_root_asks_beside_a_worker_that_takes_datagrams_by_the_run(
+def test_root_asks_next_to_a_worker_that_takes_datagrams_by_the_run(
     testbed: LocalCluster, sockets: list[socket.socket], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "job.json"

@@ -53,7 +53,7 @@ def make_spec() -> MakeSpec:
 
 @pytest.fixture
 def connect(switch_endpoint: SwitchEndpoint) -> Connect:
-    """Return what makes a controller whose clock stands."""
+    """Return a function that makes a controller whose clock is fixed."""
 
     def connect(device: FakeDevice, **options: Any) -> SwitchController:
         return SwitchController(device, switch_endpoint, clock=lambda: NOW, **options)

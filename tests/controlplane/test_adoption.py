@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A controller that is started again: what it finds of its jobs goes on, what is not complete does not."""
+"""A controller that is started again: the jobs that it finds complete continue, incomplete ones do not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def recorded_jobs(device: FakeDevice, connect: Connect, make_spec: MakeSpec) -> 
     return [controller.create_job(make_spec(name)) for name in ("first", "second")]
 
 
-def test_complete_jobs_go_on(
+def test_complete_jobs_continue(
     device: FakeDevice, connect: Connect, make_spec: MakeSpec, recorded_jobs: list[Job], switch_endpoint: SwitchEndpoint
 ) -> None:
     written = device.updates
@@ -53,7 +53,7 @@ def test_complete_jobs_go_on(
     assert device.entities == desired(switch_endpoint, recorded_jobs[1], third)
 
 
-def test_counters_go_on(device: FakeDevice, connect: Connect, make_spec: MakeSpec) -> None:
+def test_counters_continue(device: FakeDevice, connect: Connect, make_spec: MakeSpec) -> None:
     device.counters["job_events"] = {0: 1000}
     job = connect(device).create_job(make_spec())
     device.counters["job_events"] = {0: 1005}
@@ -192,7 +192,7 @@ def test_an_adoption_that_fails_is_repeated(
 def test_what_a_crashed_creation_left_is_ended(
     device: FakeDevice, connect: Connect, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint, failure: Failure, k: int
 ) -> None:
-    """The database knows what may stand before it does: adopting that ends it, unless all of it stands."""
+    """The database knows what may be installed before it is: adopting that ends it, unless all of it is installed."""
     controller = connect(device)
     device.fail(at=device.updates + k, failure=Failure.UNREACHABLE)
     with pytest.raises(ControlPlaneError):

@@ -179,7 +179,7 @@ def test_an_old_audit_harms_nothing_that_came_later(
     assert device.entities == desired(switch_endpoint, *jobs)
 
 
-def test_an_unfinished_removal_goes_on(make_spec: MakeSpec, connect: Connect, switch_endpoint: SwitchEndpoint) -> None:
+def test_a_partial_removal_continues(make_spec: MakeSpec, connect: Connect, switch_endpoint: SwitchEndpoint) -> None:
     device = FakeDevice(fail_at=1 + ENTRIES + 3, failure=Failure.UNREACHABLE)
     controller = connect(device)
     job = controller.create_job(make_spec())
@@ -208,7 +208,7 @@ def _meddle(device: FakeDevice, lost: Job, spoiled: Job, moved: Job) -> None:
 
 
 @pytest.mark.parametrize("failure", list(Failure))
-def test_putting_right_goes_on_where_it_stopped(
+def test_a_repair_continues_where_it_stopped(
     make_spec: MakeSpec, connect: Connect, switch_endpoint: SwitchEndpoint, failure: Failure
 ) -> None:
     k, failed = 0, True

@@ -241,7 +241,7 @@ def test_side_channels_where_a_sum_may_be_without_a_worker(job: Job) -> None:
 def test_a_side_key_for_each_generation_where_there_are_side_channels(job: Job, tmp_path: Path) -> None:
     document = document_of(job, side_channels=True)
     assert re.fullmatch("[0-9a-f]{64}", document["side_key"])
-    assert document_of(job, side_channels=True) == document, "whoever asks for the generation's is told the same"
+    assert document_of(job, side_channels=True) == document, "each request for the generation's key is told the same"
     assert "side_key" not in document_of(job, side_channels=False)
     next_generation = Job.build(job.spec, job.switch, job.generation + 1, job.job_index, job.region)
     assert document_of(next_generation, side_channels=True)["side_key"] != document["side_key"]

@@ -133,7 +133,7 @@ def test_a_region_stays_taken_until_its_entries_are_gone(make_spec: MakeSpec, co
 
 @pytest.mark.parametrize("failure", list(Failure))
 @pytest.mark.parametrize("k", range(UPDATES))
-def test_a_failed_deletion_goes_on_where_it_stopped(
+def test_a_failed_deletion_continues_where_it_stopped(
     make_spec: MakeSpec, connect: Connect, failure: Failure, k: int
 ) -> None:
     device = FakeDevice(fail_at=1 + UPDATES + k, failure=failure)
@@ -246,7 +246,7 @@ def test_a_new_controller_refuses_what_another_left(make_spec: MakeSpec, connect
     assert tables_of(device.batches[0]) == ["jobs"], "the old generation is dead before anything else goes"
     assert [entity for entity in device.entities.values() if "generation" in getattr(entity, "match", {})] == []
     assert controller.create_job(make_spec()).generation == job.generation + 1, (
-        "the clock stands still: generations must not"
+        "the clock does not advance: generations must"
     )
 
 
@@ -260,7 +260,7 @@ def test_the_switch_address_is_written_once(connect: Connect) -> None:
     assert device.updates == 1
 
 
-def test_another_mac_replaces_the_one_that_stands(connect: Connect) -> None:
+def test_another_mac_replaces_the_installed_one(connect: Connect) -> None:
     device = FakeDevice()
     connect(device)
     SwitchController(device, SwitchEndpoint("02:00:00:00:00:bb", "10.0.0.254"))

@@ -275,7 +275,7 @@ def test_both_directions_of_several_ports(device: FakeDevice, controller: Switch
     assert installed_entries(device) == {}
 
 
-def test_what_stands_is_not_written_again(device: FakeDevice, controller: SwitchController) -> None:
+def test_installed_entries_are_not_written_again(device: FakeDevice, controller: SwitchController) -> None:
     controller.set_loss(3, 0.5, 0.25)
     written = device.updates
     controller.set_loss(3, 0.5, 0.25)

@@ -101,7 +101,7 @@ def test_a_failure_on_any_switch_leaves_nothing(
     create_tree(*tree_of(2, 2), controllers)
 
 
-def test_an_end_that_fails_on_one_switch_goes_on(
+def test_an_end_that_fails_on_one_switch_continues(
     controllers: list[SwitchController], devices: list[FakeDevice]
 ) -> None:
     before = installed_entries(devices)

@@ -221,7 +221,7 @@ def test_a_control_command_reads_the_network_and_pushes_the_program(
 WORKERS = 4
 
 
-def test_a_cluster_in_a_program_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_in_a_program_runs_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = blocks("docs/topologies", "python", "gradients")
     names: dict[str, Any] = {}
     exec(code, names)
@@ -267,7 +267,7 @@ def test_two_ranks_of_torchrun_sum_through_the_switch_that_they_start(tmp_path: 
     assert lines[0][1:] == lines[1][1:]
 
 
-def test_the_first_lines_of_the_readme_run_as_they_stand(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_lines_of_the_readme_run_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = blocks("README", "python", "memory://")
     exec(compile(code, "README.md", "exec"), {})
     printed = [float(line) for line in capsys.readouterr().out.splitlines()]

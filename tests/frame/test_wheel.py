@@ -130,7 +130,7 @@ def test_wheel_in_an_empty_environment_runs_the_demo(wheel: Path, tmp_path: Path
     assert json.loads(done.stdout)["counters_agree"]
 
 
-def test_switch_and_controller_install_beside_what_is_current(wheel: Path, tmp_path: Path) -> None:
+def test_switch_and_controller_install_together_with_current_dependencies(wheel: Path, tmp_path: Path) -> None:
     """Without constraints the package index gives its newest protobuf, grpcio and P4Runtime bindings."""
     if not FROM_INDEX:
         pytest.skip("make test SCALE=2 installs protobuf, grpcio and all else from the package index")

@@ -24,7 +24,7 @@ RECORDED = Path(__file__).parent / "data" / "mutants.json.gz"
 
 
 class Mutant(NamedTuple):
-    """A change to a solution: `old` stands there once. `breaks` is a case that has to find it."""
+    """A change to a solution: `old` occurs there once. `breaks` is a case that has to find it."""
 
     level: str
     name: str
@@ -302,7 +302,7 @@ def source_of(mutant: Mutant) -> str:
     """Return the changed program; the text that is changed has to be there exactly once."""
     solution = (LEVELS[mutant.level].solution / f"{PROGRAM}.p4").read_text()
     times = solution.count(mutant.old)
-    assert times == 1, f"{mutant.level}/{mutant.name}: {mutant.old!r} stands {times} times in the solution"
+    assert times == 1, f"{mutant.level}/{mutant.name}: {mutant.old!r} occurs {times} times in the solution"
     return solution.replace(mutant.old, mutant.new)
 
 

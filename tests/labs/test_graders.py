@@ -248,7 +248,7 @@ def test_a_worker_that_ends_its_process_breaks_its_rule(line: str, reason: str, 
     assert reason in reasons(LEVELS["ethernet"], worker)
 
 
-def test_a_worker_that_closes_its_socket_and_goes_on_breaks_its_rule(
+def test_a_worker_that_closes_its_socket_and_continues_breaks_its_rule(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "EXIT_S", 0.1)

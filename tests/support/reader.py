@@ -75,7 +75,7 @@ class Reader:
         return done.stdout
 
     def open_terminal(self, block: str) -> ManagedProcess:
-        """Begin a block of one command that goes on."""
+        """Begin a block of one command that keeps running."""
         self._terminals += 1
         log = self.folder / f"terminal{self._terminals}"
         script = f"cd '{self.folder}' && exec {self.here(block)}"

@@ -2,8 +2,7 @@
 """Workers with peers, oracles, and a controller as small as one can be, over a seeded bad network. Simulated time.
 
 A channel between workers is in order and delayed, and now and then a connection breaks and takes with it what was on
-the way. A worker that stands still does not run its timers, and what the switch sends it is lost; what peers send it
-waits.
+the way. A stalled worker does not run its timers, and what the switch sends it is lost; what peers send it waits.
 
 A fault takes another generation: a switch that restarts, or a worker that is replaced. The controller removes the old
 generation, has everybody seal, each at its own time, decides, and lets everybody resume, each at its own time; the
@@ -77,7 +76,7 @@ class Plan:
     breaks: float = 0.02
     """Probability that a message between peers is lost with its connection."""
     stall_s: float = 0.3
-    """How long one worker stands still in each generation."""
+    """How long one worker is stalled in each generation."""
     faults: int = 0
     replaced: float = 0.4
     """Probability that a fault takes a worker; else the switch restarts."""
@@ -154,7 +153,7 @@ class Seat:
     resume: Resume | None = None
     entered: int = 0
     """The last generation that its worker began."""
-    stands_to: float = 0.0
+    stalled_until: float = 0.0
     leaves_at: float = 0.0
     handles: dict[int, int] = field(default_factory=dict)
     """By handle, the first position."""
@@ -167,8 +166,9 @@ class Seat:
 def decide(
     reports: dict[int, Sealed], newcomers: list[int], generation: int, slots: int, before: Resume | None
 ) -> Resume:
-    """Return how a generation goes on; `before`: of a generation with newcomers that not everybody has begun, else
-    None.
+    """Return how a generation continues.
+
+    before: the Resume of a generation with newcomers that not everybody has begun, else None.
     """
     base = min(report.delivered_to for report in reports.values()) // slots * slots
     holders: dict[int, list[int]] = {}
@@ -308,7 +308,7 @@ class World:
         for seat in self.present:
             self._soon(partial(self._enter, seat.rank, self.generation, resume, seat.rank in newcomers))
         slow = self.rng.choice(self.present).rank
-        self.network.later(self.network.now + self.rng.uniform(0, 0.05), partial(self._stand, slow))
+        self.network.later(self.network.now + self.rng.uniform(0, 0.05), partial(self._stall, slow))
 
     def _enter(self, rank: int, generation: int, resume: Resume | None, is_new: bool) -> None:
         plan, seat = self.plan, self.seats[rank]
@@ -322,8 +322,8 @@ class World:
             seat.worker.resume(generation, resume, self.network.now, absent=self.absent)
         seat.resume, seat.entered = resume, generation
 
-    def _stand(self, rank: int) -> None:
-        self.seats[rank].stands_to = self.network.now + self.plan.stall_s
+    def _stall(self, rank: int) -> None:
+        self.seats[rank].stalled_until = self.network.now + self.plan.stall_s
 
     # ---- the workers ----------------------------------------------------------------------------------
 
@@ -362,19 +362,19 @@ class World:
                 return
             self.network.step(min(timers, default=None))
             for seat in self.seats:
-                if seat.worker is not None and not self._stands(seat):
+                if seat.worker is not None and not self._is_stalled(seat):
                     seat.worker.handle_timer(self.network.now)
         raise AssertionError(f"not done after {self.plan.steps} steps: {[len(seat.outcomes) for seat in self.seats]}")
 
-    def _stands(self, seat: Seat) -> bool:
-        return self.network.now < seat.stands_to
+    def _is_stalled(self, seat: Seat) -> bool:
+        return self.network.now < seat.stalled_until
 
     def _serve(self, seat: Seat) -> list[float]:
         """Take the events of a worker, submit what comes next, send what it wants; return when to come back."""
         if seat.worker is None:
             return []
-        if self._stands(seat):
-            return [seat.stands_to]
+        if self._is_stalled(seat):
+            return [seat.stalled_until]
         each, now = seat.worker, self.network.now
         if self.fill_rng.random() < LOOKS:
             seat.book.look(each)
@@ -405,7 +405,7 @@ class World:
         return again if timer is None else [*again, timer]
 
     def _submit(self, seat: Seat, each: Worker) -> bool:
-        """Submit what comes next; say whether the program has still to go on with newcomers."""
+        """Submit what comes next; say whether the program has still to continue with newcomers."""
         if not each.runs:
             return False
         while each.stream.end < self.plan.positions and len(seat.handles) - len(seat.outcomes) < self.plan.ahead:
@@ -450,9 +450,9 @@ class World:
         return self._given[key]
 
     def _at_worker(self, rank: int, reply: bytes) -> None:
-        """Deliver to whoever has that rank now."""
+        """Deliver to the worker that has that rank now."""
         seat = self.seats[rank]
-        if seat.worker is not None and not self._stands(seat):
+        if seat.worker is not None and not self._is_stalled(seat):
             seat.worker.receive_datagram(reply, self.network.now)
 
     def _say(self, to: int, message: PeerMessage) -> None:
@@ -467,8 +467,8 @@ class World:
 
     def _hear(self, to: int, message: PeerMessage) -> None:
         seat = self.seats[to]
-        if self._stands(seat):
-            self.network.later(seat.stands_to, partial(self._hear, to, message))
+        if self._is_stalled(seat):
+            self.network.later(seat.stalled_until, partial(self._hear, to, message))
         elif seat.worker is not None:
             seat.worker.receive_peer(PeerMessage.unpack(message.pack()), self.network.now)
 

@@ -78,7 +78,7 @@ def wait_for_drop(port: InterfacePort, reason: str) -> None:
         assert port.receive() == []
 
 
-def test_frames_cross_both_ways_whoever_they_are_for(namespace: Namespace, port: InterfacePort) -> None:
+def test_frames_to_any_destination_cross_both_ways(namespace: Namespace, port: InterfacePort) -> None:
     sizes = (14, 60, 1514, 9014)
     with raw(namespace, "p") as peer:
         for size in sizes:

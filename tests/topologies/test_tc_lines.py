@@ -93,7 +93,7 @@ def test_mininet_is_told_the_same(told: Callable[[], list[str]], tmp_path: Path)
 def test_what_mininet_cannot_set_is_no_network(
     told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Mininet would log it and go on, and the link would carry what it can."""
+    """Mininet would log it and continue, and the link would carry what it can."""
     monkeypatch.setenv("REFUSED", "class add")
     with pytest.raises(TopologyError, match=r"(?s)eth0: `tc class add .* said: Error: Specified qdisc kind"):
         MininetNetwork(PLAN, tmp_path)

@@ -3,7 +3,7 @@
 
 A namespace's name carries the process id of its owner (`hopsum-<pid>-<n>`), so that the ones of processes that were
 killed can be told apart and removed: by its cleanup process at once, or by the next owner. Interfaces live inside
-namespaces only, never beside the machine's own. IPv6 is off (its router solicitations would show up as traffic), and so
+namespaces only, never in the machine's own. IPv6 is off (its router solicitations would show up as traffic), and so
 are checksum, segmentation and GRO offloads on a veth unless asked for: a switch in user space must see finished frames,
 one packet each.
 """

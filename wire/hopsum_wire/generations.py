@@ -4,8 +4,8 @@
 A job over several shards has a stream for each shard. The first shard's message has those of the others in
 `further_shards`, in the order of the shards.
 
-Positions are those of the job's stream (stream.py), which go on from generation to generation. Runs of them are first
-.. end - 1.
+Positions are those of the job's stream (stream.py), which continue from generation to generation. Runs of them are
+first .. end - 1.
 """
 
 from __future__ import annotations

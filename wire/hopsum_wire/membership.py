@@ -360,7 +360,7 @@ def _worker(entry: _Object) -> RankEndpoint:
 
 
 def _resume(root: _Object, slots: int, workers: int) -> Resume | None:
-    """Return how a job goes on, None where it begins. Raises MembershipError for what no controller decides."""
+    """Return how a job continues, None where it begins. Raises MembershipError for what no controller decides."""
     if root.value.get("resume") is None:
         return None
     entry, window = root.object("resume"), root.integer("window", 1, slots)
@@ -446,7 +446,7 @@ def _table(root: _Object, name: str, table: list[Any], shape: Shape) -> tuple[in
 
 @dataclass(frozen=True, slots=True)
 class _Object:
-    """One JSON object: `path` is where it stands in the document `where`."""
+    """One JSON object: `path` is its place in the document `where`."""
 
     value: Any
     where: str

@@ -295,7 +295,7 @@ def _checked(config: ClusterConfig) -> str:
     try:
         StateStore.count_jobs(config.database)
     except StoreLockedError:
-        # As beside the controller that serves, before its SIGHUP.
+        # The case while the controller serves, before its SIGHUP.
         lines.append("a controller serves with the database: it was not read")
     if found.tls is not None and (notice := ServerCredentials(found.tls, ControlPlaneError).expiry_warning()):
         lines.append(notice)

@@ -59,7 +59,7 @@ def examine_url(config: Config, patience: Patience) -> DiagnosisReport:
     except HopsumError as error:
         fix = "a URL of a controller's job is hopsum://HOST:PORT/JOB?token_file=PATH"
         return _not_admitted(url, "url", str(error), fix)
-    # Each refusal belongs to the check that it answers, so that its remedy is beside it.
+    # Each refusal belongs to the check that it answers, so that its remedy is shown with it.
     with channel:
         try:
             located = MemberClient(channel, job, token).locate(CALL_S)

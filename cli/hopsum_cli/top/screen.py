@@ -83,7 +83,7 @@ def duration(seconds: float | None) -> str:
 
 
 def _table(title: str, rows: Sequence[Mapping[str, str]], width: int) -> Table:
-    """Return rows as a table of as many columns as fit. A text that is longer than its column goes on below."""
+    """Return rows as a table of as many columns as fit. A text that is longer than its column is continued below."""
     # Widths of the texts as shown: markup has no width.
     wide = {
         column: max(len(column), *(Text.from_markup(row[column]).cell_len for row in rows))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs that go from one switch to another, because an operator says so.
 
-A move ends the generation, as a switch that restarts does: the workers seal it, report what they hold, and go on in the
-next one, at the other switch. No rule of the slot protocol knows of it.
+A move ends the generation, as a switch that restarts does: the workers seal it, report what they hold, and continue in
+the next one, at the other switch. No rule of the slot protocol knows of it.
 """
 
 from __future__ import annotations

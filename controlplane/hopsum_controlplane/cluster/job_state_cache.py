@@ -198,7 +198,7 @@ class JobStateCache:
             _log.info("the database can be written again")
 
     def _keep(self, record: JobRecord) -> None:
-        # Disk before memory: whoever reads the cache sees nothing that a crash could take back.
+        # Disk before memory: a reader of the cache sees nothing that a crash could take back.
         with self._writing():
             self._store.put(record)
         others = {key: place for key, place in self._digests.items() if place[0] != record.name}

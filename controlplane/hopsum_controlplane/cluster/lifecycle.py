@@ -306,7 +306,7 @@ def lose(record: JobRecord, rank: int, why: str, told: str = "") -> JobRecord:
     after = _with_member(record, replace(member, phase=MemberPhase.LOST, report=None, why=told))
     if member.phase is not MemberPhase.IN or not _belongs(record, member):
         return after
-    # The sums go on without the member: its entries stay, and the quorum completes each sum.
+    # The sums continue without the member: its entries stay, and the quorum completes each sum.
     if record.state is JobState.RUNNING and after.live_workers >= record.quorum:
         return _end_if_all_gone(after)
     workers = record.spec.ranks if record.job is None else record.job.spec.total
@@ -418,7 +418,7 @@ def end_generation(record: JobRecord, reason: str) -> JobRecord:
     # Workers that left have their end: they are forgotten, and their incarnations retired.
     gone = [m.incarnation for m in record.members if m.phase is MemberPhase.LEFT]
     members = (
-        # A member that was not told of this generation has nothing to report of it, and goes on waiting.
+        # A member that was not told of this generation has nothing to report of it, and continues to wait.
         replace(m, phase=MemberPhase.OVER if m.notified_generation == record.generation else MemberPhase.WAITING)
         if m.phase is MemberPhase.IN
         else m
@@ -447,7 +447,7 @@ def on_removed(record: JobRecord, at: str = "") -> JobRecord | None:
     at = at or record.switch
     if record.state not in (JobState.CHANGING, JobState.ENDING) or at not in record.next_switches:
         raise _fault(record, "form again")
-    return _go_on(replace(record, confirmed=(*record.confirmed, at)))
+    return _advance(replace(record, confirmed=(*record.confirmed, at)))
 
 
 def move(
@@ -479,7 +479,7 @@ def move(
         record = replace(record, confirmed=(*confirmed, *changing))
     members = (each.with_seat(shard, seats[each.rank]) if each.rank in seats else each for each in record.members)
     record = replace(record, members=tuple(members))
-    return _go_on(record) if record.state is JobState.CHANGING else record
+    return _advance(record) if record.state is JobState.CHANGING else record
 
 
 def on_cleared(record: JobRecord, switch: str) -> JobRecord | None:
@@ -488,10 +488,10 @@ def on_cleared(record: JobRecord, switch: str) -> JobRecord | None:
     Return the new record, or None if the job is ending and this was the last switch with entries.
     """
     record = replace(record, departed=tuple(left for left in record.departed if left.switch != switch))
-    return _go_on(record) if record.state is JobState.ENDING else record
+    return _advance(record) if record.state is JobState.ENDING else record
 
 
-def _go_on(record: JobRecord) -> JobRecord | None:
+def _advance(record: JobRecord) -> JobRecord | None:
     """Form the job again, or return None for a deleted job, once no switch has entries of the ended generation."""
     if record.next_switches:
         return record

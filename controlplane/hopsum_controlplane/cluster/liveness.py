@@ -76,7 +76,7 @@ class Liveness:
         """
         with self._cache.changed:
             now_s = self._monotonic()
-            # After the controller stood still, ended connections say nothing of the workers.
+            # After the controller was stopped, ended connections say nothing of the workers.
             if member.phase in LEASED and now_s >= self._excused_s + self.lease_s(record):
                 self.leases.shorten(record.name, member.rank, now_s + GRACE_S)
 
@@ -86,7 +86,7 @@ class Liveness:
         No lease becomes longer than a new one. For the length of a lease after this call, a connection that ends
         shortens no lease.
         """
-        _log.warning("the controller stood still for %.1f s: leases are extended by that", away_s)
+        _log.warning("the controller was stopped for %.1f s: leases are extended by that", away_s)
         with self._cache.changed:
             self._excused_s = now_s = self._monotonic()
             for record in self._cache.records():
@@ -98,10 +98,14 @@ class Liveness:
         return f"rank {member.rank} of job {record.name!r} was evicted: {why}"
 
     def evict_silent(self) -> None:
-        """Evict members whose leases have run out. End waits for others that have lasted long enough, and log these.
+        """Evict members whose leases have run out. End waits for other ranks that have lasted long enough.
 
-        It changes records in the database, and may end generations. A step that cannot be written is tried again by the
-        next call. Raises no StoreError.
+        A member is not evicted while bytes come over its connection, nor in a job of which this controller has heard
+        no worker since its start. After a wait the generation ends, where a restarted rank waited for the others, or
+        a job of MIN to MAX workers continues without the missing ranks. Evictions and ends are logged.
+
+        It changes records in the database. A change that cannot be written is tried again by the next call. Raises no
+        StoreError.
         """
         now_s = self._monotonic()
         with self._cache.changed:
@@ -168,7 +172,7 @@ class Liveness:
                 self._cache.apply(record.name, lambda now: lifecycle.end_generation(now, why), missing_ok=True)
 
     def _check_gone(self, job: str, now_s: float) -> None:
-        """Let a job of MIN:MAX workers go on without those that have been waited for long enough."""
+        """Let a job of MIN:MAX workers continue without those that have been waited for long enough."""
         record, before = self._cache.find(job), self._gone_since_s.get(job, {})
         spared = () if record is None else record.spared_ranks
         if record is None or not spared:

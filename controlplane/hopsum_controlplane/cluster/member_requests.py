@@ -205,7 +205,7 @@ class MemberRequests:
         # Who was lost before this generation began is not in it, and its workers know that.
         inside = [m for m in record.members if served and m.joined_generation == now]
         lost = tuple(m.rank for m in inside if m.phase is MemberPhase.LOST)
-        # Only a member whose generation is over needs the reason.
+        # Only a member whose generation has ended needs the reason.
         reason = record.reason if generation not in (0, now) else ""
         return pb.HeartbeatResponse(
             state=state_number(record.state),

@@ -138,7 +138,7 @@ class PartWriter:
         )
 
     def _gone(self, job: Job) -> None:
-        """Note that nothing of a generation stands here, if it is time for that: a spine notes it after its leaves."""
+        """Note that nothing of a generation is left here, if it is time for that: a spine notes it after its leaves."""
         name = self._config.name
         self._if_current(
             job, lambda now: lifecycle.on_removed(now, name) if name in now.next_switches and not now.ready else now
@@ -152,7 +152,7 @@ class PartWriter:
         """Take a step of a job if it still has this generation."""
         self._cache.apply(
             job.spec.name,
-            # The record may have gone on since: a step for an older generation must not touch a newer one.
+            # The record may have changed since: a step for an older generation must not touch a newer one.
             lambda record: step(record) if record.generation == job.generation else record,
             missing_ok=True,
         )

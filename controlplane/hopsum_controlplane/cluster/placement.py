@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The switches of a job, and the places of its members: pure functions of the configuration and of taken places.
 
-A job goes on one switch where one reaches the workers of all networks. Else, or where it is asked for, it goes over a
+A job gets one switch where one reaches the workers of all networks. Else, or where it is asked for, it goes over a
 tree: a spine, and all leaves below it. It goes over several switches side by side, its shards, where that is asked
 for. It has room on all of these or on none.
 """

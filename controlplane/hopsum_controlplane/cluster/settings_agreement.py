@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings that the workers of one job need to have in common, and what becomes of those that differ.
 
-A worker that differs from a job that has run, or runs, is refused alone: the others go on. While a job forms for the
+A worker that differs from a job that has run, or runs, is refused alone: the others continue. While a job forms for the
 first time no one can tell which of two workers is right: the join is refused, all waiting workers are evicted with
 the same message, and so is each other rank that joins within a lease, until one that was told joins again.
 """

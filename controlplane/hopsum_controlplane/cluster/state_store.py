@@ -8,7 +8,7 @@ A job is one row: its name, its JobRecord as JSON, and a checksum of that text.
 - One process at a time has the database: the database stays locked while it is open.
 - A generation is counted by the transaction that writes it, and never goes back.
 - A job has a checksum: SQLite does not notice a changed bit in the middle of a value.
-- A database of an older version is copied to a file beside it before it is changed.
+- A database of an older version is copied to a file next to it before it is changed.
 - A copy of the file has another owner number: a switch never takes two controllers that run for one.
 
 Tokens and secrets are not in it, only their digests. Not thread-safe.
@@ -161,7 +161,7 @@ class StateStore:
             return copy.serialize()
 
     def _keep_older(self, version: int) -> Path:
-        """Copy the database, of an older version, to a file beside it, in place of an earlier such copy."""
+        """Copy the database, of an older version, to a file next to it, in place of an earlier such copy."""
         path = self.path.resolve()
         kept = path.with_name(f"{path.name}.version-{version}")
         try:
@@ -339,7 +339,7 @@ _EMPTY = (
 def _keep_private(path: Path) -> bool:
     """Make the file, if there is none, so that only its owner can read it, and take one back that others can read.
 
-    SQLite gives the files beside it the same mode. Says nothing where that fails: opening does.
+    SQLite gives its own files next to it the same mode. Says nothing where that fails: opening does.
 
     Returns whether it made the file.
     """

@@ -136,7 +136,7 @@ class SwitchInventory:
         self._condemned = frozenset()
         self._note_foreign(controller.foreign)
         self._cache.observe_generation(generations.last)
-        # What the database says runs here, and the switch has lost, is over by rule E1.
+        # What the database says runs here, and the switch has lost, has ended by rule E1.
         for adoption in controller.adoptions.values():
             if adoption.lost:
                 self._on_lost(adoption.job, f"switch {name} does not have it any more: {adoption.reason}")
@@ -200,7 +200,7 @@ class SwitchInventory:
             )
         device.set_pipeline_config(self._pipeline)
         if cookie is not None:
-            what = "switch %s: took off a program with cookie %#x, and all that stood there; pushed ours"
+            what = "switch %s: took off a program with cookie %#x, and all its entries; pushed ours"
             _log.warning(what, name, cookie, extra={"switch": name})
 
     def audit(self, controller: SwitchController) -> None:

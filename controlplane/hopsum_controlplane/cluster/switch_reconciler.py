@@ -73,7 +73,7 @@ class SwitchReconciler:
     ) -> None:
         self.config = config
         self.controller: SwitchController | None = None
-        """The switch as the database knows it. None: it has not answered yet, or an unknown part stands there."""
+        """The switch as the database knows it. None: it has not answered yet, or an unknown part is there."""
         self._backoff, self._pace = Backoff(monotonic), Pace(monotonic)
         self._writer = PartWriter(
             config, cache, parts=parts, links=links, clock=clock, on_begun=self._pace.record_begin
@@ -192,7 +192,7 @@ class SwitchReconciler:
         try:
             try:
                 self._reconcile_once()
-            # A restarted switch has no entries: its jobs are over (rule E1), and it is set up again in the same pass.
+            # A restarted switch has no entries: its jobs have ended (rule E1), and it is set up again in the same pass.
             except SwitchStateLostError as error:  # what is to be done about it is known, and urgent
                 _log.warning("switch %s: %s", self.config.name, error, extra={"switch": self.config.name})
                 self.controller = None

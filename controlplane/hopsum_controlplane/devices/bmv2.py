@@ -20,7 +20,7 @@ class Bmv2Device(P4RuntimeDevice):
     def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
         """Make the switch run `pipeline`, starting from nothing."""
         if self.read_cookie() is not None:
-            # With the old program its P4Runtime server forgets the groups, but its replication engine goes on
+            # With the old program its P4Runtime server forgets the groups, but its replication engine continues
             # sending to their members: a job in a group of the same number would get every result twice.
             self.write([Delete(group) for group in self.read_groups()])
         super().set_pipeline_config(pipeline)

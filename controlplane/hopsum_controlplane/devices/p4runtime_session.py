@@ -206,7 +206,7 @@ class Session:
             self._channel.close()
 
     def _become_primary(self, owner: int, timeout_s: float) -> None:
-        """Ask to be primary. Ask again with a higher id where a session of ours, or one that is over, had this one."""
+        """Ask to be primary. Ask again with a higher id where another session of ours, or an ended one, had this id."""
         # The configured id with the low word 0 asks who is primary, and takes the switch where nobody is.
         told = self._arbitrate(timeout_s)
         if told is not None:

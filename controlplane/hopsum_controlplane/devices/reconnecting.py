@@ -136,7 +136,7 @@ class ReconnectingDevice(Device):
         if program and self._forgotten:
             raise SwitchStateLostError(
                 f"the switch does not run the program with cookie {self._cookie:#018x} (any more): it restarted, or "
-                "another one was pushed, and all of its jobs are over",
+                "another one was pushed, and all of its jobs have ended",
                 where=self.where,
                 hint="push the program; its jobs need new generations",
             )
@@ -150,8 +150,8 @@ class ReconnectingDevice(Device):
         try:
             device = self._connect()
             try:
-                # A switch that restarted runs no program, or has lost its entries with it: its jobs are over (rule
-                # E1).
+                # A switch that restarted runs no program, or has lost its entries with it: its jobs have ended
+                # (rule E1).
                 self._forgotten = device.read_cookie() != self._cookie
             except BaseException:
                 device.close()

@@ -5,9 +5,9 @@ What is written here follows the public sources of the switch software (p4lang/o
 
 - a push replaces the program and resets the chip: tables, registers, ports and queues start from nothing;
 - BF Runtime keeps no cookie. The cookie is a part of the program's name, which the server returns;
-- beside the program there are things to set up: front ports with a speed, loop ports, and the two queues of each loop
-  port (docs/tofino.md, order and loss). The entries of the table `loop` are written last. While the last of them is
-  missing, the switch has no cookie, so that a set-up that broke off is made again;
+- a push also sets up front ports with a speed, loop ports, and the two queues of each loop port (docs/tofino.md, order
+  and loss). The entries of the table `loop` are written last. While the last of them is missing, the switch has no
+  cookie, so that a set-up that broke off is made again;
 - BF Runtime has no election: the client that bound to the program first has the switch while its session lasts.
 
 Ports are device ports of 9 bits. No register is read or cleared: only the tag of a slot's copy says what is valid.
@@ -346,7 +346,7 @@ def load_program(conf: Path) -> PipelineConfig:
         raise _wrong(conf, f"cannot be read: {error}") from error
     p4infos = sorted(conf.parent.glob(_P4INFO_PATTERN))
     if len(p4infos) != 1:
-        raise _wrong(conf, f"has {len(p4infos)} files {_P4INFO_PATTERN} beside it, not one")
+        raise _wrong(conf, f"has {len(p4infos)} files {_P4INFO_PATTERN} in its folder, not one")
     try:
         return PipelineConfig(_pack(conf, description), p4infos[0].read_text(encoding="utf-8"))
     except (KeyError, IndexError, TypeError, ValueError) as error:

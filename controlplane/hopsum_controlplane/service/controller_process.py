@@ -43,7 +43,7 @@ _log: Final = logging.getLogger(__name__)
 
 def boot_clock_s() -> float:
     """Return seconds that never go back. They include the sleep of the machine where the system has CLOCK_BOOTTIME."""
-    # CLOCK_BOOTTIME goes on while the machine sleeps, which CLOCK_MONOTONIC does not.
+    # CLOCK_BOOTTIME advances while the machine sleeps, which CLOCK_MONOTONIC does not.
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
@@ -67,10 +67,10 @@ class MaintenanceThreads:
         self.leases_checked_at_s = time.monotonic()
         """The time at which leases were last looked at, seconds of `time.monotonic`."""
         self._over = threading.Event()
-        self._leases = threading.Thread(target=self._beat, name="hopsum-pulse-leases", daemon=True)
+        self._leases = threading.Thread(target=self._beat, name="hopsum-leases", daemon=True)
         # A thread for each switch: one that does not answer holds up no other.
         self._switches = [
-            threading.Thread(target=self._attend, args=(name,), name=f"hopsum-pulse-{name}", daemon=True)
+            threading.Thread(target=self._attend, args=(name,), name=f"hopsum-switch-{name}", daemon=True)
             for name in controller.switch_names
         ]
 
@@ -80,7 +80,7 @@ class MaintenanceThreads:
         Sets `leases_checked_at_s`.
         """
         now_s = self._clock()
-        # Measured before anybody is judged: members could not be heard while the process stood still.
+        # Measured before anybody is judged: members could not be heard while the process was stopped.
         away_s, self._leases_at_s = now_s - self._leases_at_s, now_s
         if away_s > ABSENT_PERIODS * self._period_s:
             self._controller.liveness.extend_for_absence(away_s)

@@ -266,7 +266,7 @@ _STATUS: Final[dict[type[ControlPlaneError], grpc.StatusCode]] = {
     JobExistsError: grpc.StatusCode.ALREADY_EXISTS,
     UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
     ResourceExhaustedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    # Workers go on summing, as while no controller answers.
+    # Workers continue to sum, as while no controller answers.
     UndecidedError: grpc.StatusCode.UNAVAILABLE,
     # A full disk passes: workers wait for it as for a controller that is busy.
     StoreError: grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -245,7 +245,7 @@ class MemberCalls:
 
 
 async def _set_within(event: asyncio.Event, timeout_s: float) -> None:
-    """Wait for an event to be set, and clear it, or until the time is over."""
+    """Wait for an event to be set, and clear it, or until the time has passed."""
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()

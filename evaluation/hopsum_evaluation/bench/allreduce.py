@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hopsum bench allreduce`: seconds of an all-reduce over shaped links, beside gloo on the same links.
+"""`hopsum bench allreduce`: seconds of an all-reduce over shaped links, by hopsum and by gloo.
 
 Workers are processes in network namespaces of their own, with a veth pair each to a bridge. A token bucket gives both
 directions of every link a rate. `--placement` says where the embedded switch runs: in the middle with a link for each
@@ -98,7 +98,7 @@ def build_parser() -> argparse.ArgumentParser:
         action="append",
         type=codec_argument,
         default=[],
-        help="codec to measure beside the others, as in thc:bits=2; may be repeated",
+        help="codec to measure in addition to the others, as in thc:bits=2; may be repeated",
     )
     return parser
 
@@ -385,7 +385,7 @@ class AllReduceSetting:
 
 
 def run(setting: AllReduceSetting, console: Console) -> list[RateFinding]:
-    """Start links, switches and workers, and measure all subjects by turns, with every size at every rate.
+    """Start links, switches and workers, and measure all subjects in turn, with every size at every rate.
 
     Returns a finding for each rate, size and subject. Prints the progress to `console`.
     Raises ControlPlaneError, TopologyError, WorkerDiedError or WrongMeanError.
@@ -447,7 +447,7 @@ class _Turns:
     console: Console
 
     def measure(self, elements: int, rate: str | None) -> list[RateFinding]:
-        """Measure all subjects by turns with one size at one rate, once to warm up."""
+        """Measure all subjects in turn with one size at one rate, once to warm up."""
         dilate = self.setting.dilate
         self.star.shape(dilated_rate(rate, dilate))
         slow = self.star.rate_bits_per_s()

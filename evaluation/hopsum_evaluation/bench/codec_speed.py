@@ -3,7 +3,7 @@
 
 Encoding includes the ranges, decoding the counting of contributors. One thread on one core, no network: the switch
 is numpy. All ranks have the same N(0, 1) vector, which is what the expected error is for. In turn with the codecs and
-on the same core: memcpy of the vector. Then two threads on all cores, beside one, and codec lossless on a sparse
+on the same core: memcpy of the vector. Then two threads on all cores, compared with one, and codec lossless on a sparse
 vector.
 """
 
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(subjects: Sequence[Subject], runs: int, seed: int) -> dict[str, Any]:
-    """Measure all subjects by turns on one core, then codecs on two threads. Return the object of --json.
+    """Measure all subjects in turn on one core, then codecs on two threads. Return the object of --json.
 
     Its part about codec lossless is not in it.
     """
@@ -228,7 +228,7 @@ def describe(rates: Mapping[str, Rate], subjects: Sequence[Subject], seed: int) 
 
 
 def _row(subject: Subject, rates: Mapping[str, Rate], seed: int) -> dict[str, Any]:
-    """Make the row of a codec: rates of its actions, and their bytes beside memcpy's."""
+    """Make the row of a codec: rates of its actions, and their bytes compared with memcpy's."""
     row, least = subject.facts(seed), subject.least_bytes()
     copied = rates["memcpy"].median * COPY_BYTES
     for action in ACTIONS:
@@ -279,8 +279,8 @@ def _rates(report: dict[str, Any]) -> Table:
 
 
 def _bounds(report: dict[str, Any]) -> Table:
-    """Tabulate the bytes that each action has to move, at which rate, beside memcpy."""
-    title = f"bytes that must be moved, beside memcpy's {report['memcpy_bytes_per_s'] / 1e9:.1f} GB/s"
+    """Tabulate the bytes that each action has to move, at which rate, compared with memcpy."""
+    title = f"bytes that must be moved, compared with memcpy's {report['memcpy_bytes_per_s'] / 1e9:.1f} GB/s"
     table = figure_table(title, "M/s", "B each", "GB/s", "memcpy")
     for row in report["codecs"]:
         for action in _SHOWN:
@@ -304,7 +304,7 @@ def _millions(row: dict[str, Any], key: str) -> str:
 
 
 # The cores of a virtual machine differ in speed for seconds on end (by 1.5 times where this was written). So one thread
-# runs on each of two cores, two threads on both, by turns, and the rate of one thread is the mean of both cores. Each
+# runs on each of two cores, two threads on both, in turn, and the rate of one thread is the mean of both cores. Each
 # timed run follows one in the same place that is not timed: to move a thread costs time too.
 THREADS = 2
 _ACTIONS = ("encode", "decode", "encode_feedback")
@@ -313,7 +313,7 @@ _ROUNDS = 5
 
 
 def measure_threads(x: NDArray[np.float32], workers: int, runs: int, seed: int) -> list[dict[str, Any]]:
-    """Measure each codec on two threads and on one, by turns. Return a row for each codec.
+    """Measure each codec on two threads and on one, in turn. Return a row for each codec.
 
     No rows without a second core, or without numba: kernels of numpy work on one thread.
     """

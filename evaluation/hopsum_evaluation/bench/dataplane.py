@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`hopsum bench dataplane`: LOOKUP_ADD8 codes per second of the switches, and what bounds them.
 
-The embedded switch also runs LOOKUP_ADD_LOOKUP4, 3 and 2, which look finished sums up again, by turns with LOOKUP_ADD8.
+The embedded switch also runs LOOKUP_ADD_LOOKUP4, 3 and 2, which look finished sums up again, in turn with LOOKUP_ADD8.
 
 pipeline: the embedded engine by itself, frames handed over in memory. sockets: the embedded switch over UDP on
-loopback, the workers on one core and the switch on another, beside the same datagrams without a switch. bmv2:
+loopback, the workers on one core and the switch on another, and the same datagrams without a switch. bmv2:
 simple_switch_grpc over veth pairs. start: the switch process until it is ready, and its memory. Workers and switches
 share this machine's cores. Codes are counted as they arrive from the workers. Every sum that comes back is compared
 with numpy's.
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(setting: DataplaneSetting, runs: int, seconds: float) -> Findings:
-    """Measure all subjects by turns, once to warm up and `runs` times. Show the progress on stderr.
+    """Measure all subjects in turn, once to warm up and `runs` times. Show the progress on stderr.
 
     `seconds` is the length of one run of one subject. Raises the errors of FAILURES.
     """

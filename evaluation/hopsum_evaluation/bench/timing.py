@@ -31,9 +31,9 @@ class Rate:
 
 
 def measure(actions: Mapping[str, Callable[[], object]], units: int, runs: int) -> dict[str, Rate]:
-    """Time actions that handle `units` each: once to warm up, then `runs` rounds through all of them by turns.
+    """Time actions that handle `units` each: once to warm up, then `runs` rounds through all of them in turn.
 
-    Returns units per second by action. By turns, so that other load on the machine meets all actions alike.
+    Returns units per second by action. In turn, so that other load on the machine meets all actions alike.
     """
     for action in actions.values():
         action()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The error of a method on some vectors, beside theory: many all-reduces, each with randomness of its own.
+"""The error of a method on some vectors, compared with theory: many all-reduces, each with randomness of its own.
 
 NMSE is ||mean' - mean||^2 / ||mean||^2 in float64: mean' is what the workers end with, mean that of their float32
 vectors. NMSE is averaged over the all-reduces, and has the standard error of that average.

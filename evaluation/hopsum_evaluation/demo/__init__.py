@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hopsum demo`: torch DDP on several worker processes, its gradients summed by a switch, beside the same in fp32.
+"""`hopsum demo`: torch DDP on several worker processes, its gradients summed by a switch, then the same in fp32.
 
 training_demo    command: the run from start to end, its checks and tables
 demo_worker      worker process

@@ -144,7 +144,7 @@ def main(arguments: Sequence[str]) -> int:
     )  # fmt: skip
     one_native = options.target == "native" and network is None and options.link == "udp"
     if options.rate is not None and not one_native:
-        parser.error("--rate: links of one embedded switch only: no --topology, --target or --link beside it")
+        parser.error("--rate: links of one embedded switch only: not with --topology, --target or --link")
     start = time.perf_counter()
     try:
         load_images(options.data)

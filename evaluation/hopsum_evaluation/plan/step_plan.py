@@ -7,9 +7,10 @@ Bytes are counted, costs are measured on this machine, and the rest is arithmeti
     codec       encoding and decoding of the gradients on one core, measured here
     network     UPDATEs of a step times the time of one UPDATE and its RESULT, and vectors times the shortest
                 all-reduce, measured here: one worker and an embedded switch on loopback. A ring has none here:
-                `hopsum bench allreduce` measures gloo beside hopsum
-    all-reduce  the longer of wire, and codec with network: a worker has one thread for both, and the wire works beside,
-                but for what the codec does before its first code can be sent, such as finding the ranges of a vector
+                `hopsum bench allreduce` compares gloo with hopsum
+    all-reduce  the longer of wire, and codec with network: a worker has one thread for both, and the wire works
+                meanwhile, but for what the codec does before its first code can be sent, such as finding the ranges of
+                a vector
     step        computing, and what of the all-reduce is not hidden behind `--overlap` of it
 
 So an all-reduce is a lower bound: other load, losses and the first and last vector of a step come on top.

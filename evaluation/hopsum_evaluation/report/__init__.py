@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hopsum report`: what papers claim, beside what this machine measures, on two pages.
+"""`hopsum report`: what papers claim, compared with what this machine measures, on two pages.
 
 reporting         command: runs the sections into one JSON object, judges their claims
 claims            verdicts; pages: Markdown, pictures, CSV

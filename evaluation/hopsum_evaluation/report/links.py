@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Section `links`: all-reduces, steps and trainings to a target over shaped links, hopsum beside other schemes.
+"""Section `links`: all-reduces, steps and trainings to a target over shaped links, by hopsum and other schemes.
 
 Each case is a call of `hopsum bench`, whose object is kept as it is. A file of the report's folder has the object of
 each case that is done, and the figures of each training: a run that was stopped does the rest. `answers` reads them.
@@ -35,13 +35,13 @@ RATES: Final = ("200mbit", "1gbit")
 OURS: Final = ("thc", "thc:bits=3", "thc:bits=2")
 OTHERS: Final = ("fp32", "fp16", "powersgd", "powersgd-4", "two-shot:bits=4", "two-shot:bits=8")
 KINDS: Final = ("fp32", "powersgd", "two-shot:bits=4", "thc:bits=2", "low-rank-8")
-"""One scheme of each kind: what the smallest size trains beside `thc`."""
+"""One scheme of each kind: what the smallest size trains in addition to `thc`."""
 LOW_RANK: Final = {"cnn": 8, "cnn-10m": 8, "transformer-10m": 32, "resnet50": 8, "vgg16": 8, "gpt2-small": 16}
 """Rank of low rank, by model: the least that trains as fp32 does, or that people take for such a model."""
 # On slow links a step of the largest would take fp32 minutes.
 SLOWEST: Final = "50mbit"
 DILOCO: Final = ("diloco-fp32-10", "diloco-10")
-"""Rare synchronisation, beside the transformer's other schemes: as torchft does it in fp32, and by codec thc."""
+"""The transformer's further schemes, of rare synchronisation: as torchft does it in fp32, and by codec thc."""
 LEFT_OUT: Final = ("powersgd-4", "two-shot:bits=8", "thc:bits=3", "thc:bits=2")
 """Schemes that are not timed at the slowest rate, where a step takes long and the question is DiLoCo's."""
 SEEDS: Final = "3"
@@ -111,7 +111,7 @@ def _large_models() -> list[LinkCase]:
 
 
 def _spare(rate: str) -> float:
-    # Where the wire does not bind, what the kernel does needs processors beside those of the workers.
+    # Where the wire does not bind, what the kernel does needs processors in addition to those of the workers.
     return SPARE if rate != RATES[0] else 1.0
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hopsum report`: do the experiments, and put them on two pages beside what papers claim.
+"""`hopsum report`: do the experiments, and put them on two pages with the claims of papers.
 
 Writes results.md (answers), claims.md, pictures as PNG and SVG, a CSV file for each table, and report.json with the raw
 figures. All pages follow from the JSON: --read makes them again.

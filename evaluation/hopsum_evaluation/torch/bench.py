@@ -2,7 +2,7 @@
 """Throughput of codec thc on tensors, as one JSON object: `python -m hopsum_evaluation.torch.bench`.
 
 On CUDA each phase is timed with events over 256 M elements or more, far beyond any cache, once to warm up and then in
-turn with the others. Figures are medians. Beside it stands what a copy of as many bytes takes on the same device,
+turn with the others. Figures are medians. They are compared with a copy of as many bytes on the same device,
 half of them read and half written. On the CPU it measures plain torch operations on a small vector, with the clock.
 
 `kernel` phases launch on checked arguments. `codec` phases are the methods a program calls: they include ranges to
@@ -192,7 +192,10 @@ def compare_sample(inputs: Inputs) -> str:
 
 
 def compare_with_numpy(inputs: Inputs, host: Thc) -> str:
-    """Compare the first blocks with numpy's codec, for inputs on the CPU. Return a difference in words, or ""."""
+    """Compare the first blocks with numpy's codec, for inputs on the CPU that are encoded already.
+
+    Decodes all results of `inputs` by torch. Returns "", or one sentence without the place if payloads or means differ.
+    """
     blocks, mean = min(SAMPLE_BLOCKS, len(inputs.own)), decode(inputs)
     elements, rows = blocks * THC_BLOCK, slice(0, blocks)
     x, own = inputs.x[:elements].numpy(), inputs.own[rows].numpy()
@@ -235,7 +238,7 @@ def phases(inputs: Inputs) -> list[TimedPhase]:
 
 
 def measure(inputs: Inputs, runs: int) -> dict[str, dict[str, float]]:
-    """Time phases and copies of as many bytes by turns. Return, by phase, rates and its share of the copy's rate."""
+    """Time phases and copies of as many bytes in turn. Return, by phase, rates and its share of the copy's rate."""
     listed = phases(inputs)
     elements, device = inputs.x.numel(), inputs.codec.device
     sizes = sorted({phase.bytes_per_element for phase in listed})
@@ -249,7 +252,7 @@ def measure(inputs: Inputs, runs: int) -> dict[str, dict[str, float]]:
 
     actions = {phase.name: phase.action for phase in listed} | {f"copy {size:g}": copy(size) for size in sizes}
     seconds: dict[str, list[float]] = {name: [] for name in actions}
-    # By turns: clocks and temperature drift alike for phases and copies. The first turn compiles kernels.
+    # In turn: clocks and temperature drift alike for phases and copies. The first turn compiles kernels.
     for run in range(runs + 1):
         for name, action in actions.items():
             took = _seconds(action, device)

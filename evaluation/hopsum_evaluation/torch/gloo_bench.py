@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All-reduces by torch.distributed over gloo: subjects of `hopsum bench allreduce`, beside hopsum's on the same links.
+"""All-reduces by torch.distributed over gloo: subjects of `hopsum bench allreduce`, on the same links as hopsum's.
 
 Rings in fp32 and fp16, and codec `two-shot` as users have it: over `collective://gloo`, with error feedback.
 """

@@ -82,7 +82,7 @@ def trainings_unavailable() -> str | None:
 
 
 def train_all(trainings: Trainings, tell: Tell, keep: Keep = lambda _: None) -> list[dict[str, Any]]:
-    """Start links, switches and workers, and do the trainings not done yet, schemes by turns. Return their figures.
+    """Start links, switches and workers, and do the trainings not done yet, schemes in turn. Return their figures.
 
     `keep` gets the figures of each training when it ends, `tell` the progress. Raises ControlPlaneError, TopologyError,
     WorkerDiedError, OSError.

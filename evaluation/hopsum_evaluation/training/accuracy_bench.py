@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hopsum bench accuracy`: seconds to a target on shaped links, hopsum beside other schemes.
+"""`hopsum bench accuracy`: seconds to a target on shaped links, by hopsum and other schemes.
 
-All schemes train by turns from the same parameters on the same batches, once for each seed, to the target. Printed are
+All schemes train in turn from the same parameters on the same batches, once for each seed, to the target. Printed are
 the seconds of each scheme and how many times longer it takes to the target than hopsum, with the 95 % interval of the
 seeds. The fastest other scheme is taken seed by seed. --output has the figures of every training that has ended. A call
 with the same settings does the trainings that the file lacks.
@@ -76,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
         type=list_of(scheme_argument),
         default=OTHERS,
         metavar="SCHEME,...",
-        help=f"schemes beside hopsum, {SCHEMES} (default: {','.join(OTHERS)})",
+        help=f"schemes in addition to hopsum's, {SCHEMES} (default: {','.join(OTHERS)})",
     )
     parser.add_argument(
         "--codec",

@@ -116,7 +116,7 @@ class _Paced(nn.Module):
         self._gradients = [torch.randn_like(each) for each in network.parameters()]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # Gradients are there when the time is over: nothing of an all-reduce is hidden, whatever the scheme.
+        # Gradients are there when the time has passed: nothing of an all-reduce is hidden, whatever the scheme.
         time.sleep(self._seconds)
         found: torch.Tensor = _Random.apply(x, self._gradients, *self._network.parameters())  # type: ignore[no-untyped-call]
         return found

@@ -117,7 +117,7 @@ def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
         while (message := pipe.recv()) is not None:
             order = TrainingOrder(*message)
             trained = _train(order, learning, plan, seat.rank, reducers, pipe)
-            # DDP is part of cycles: its gradients would stay beside those of the next training.
+            # DDP is part of cycles: its gradients would stay in memory during the next training.
             gc.collect()
             pipe.send(("done", *trained))
     dist.destroy_process_group()
@@ -271,7 +271,7 @@ def _diloco(network: nn.Module, order: TrainingOrder, reducers: Reducers) -> DiL
 def _compute(ddp: DistributedDataParallel, optimiser: torch.optim.Optimizer, batch: Batch) -> float:
     """Time a step without its all-reduce, on all ranks at the same time. Return the median, in seconds.
 
-    The training is over after it: the optimiser moves nothing any more.
+    The training has ended after it: the optimiser moves nothing any more.
     """
     # With a learning rate of 0 the steps take their time and leave the parameters as they are.
     for group in optimiser.param_groups:

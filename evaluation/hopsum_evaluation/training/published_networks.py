@@ -53,7 +53,7 @@ def make_resnet50(width: int = 64) -> nn.Module:
 
 
 class _Bottleneck(nn.Module):
-    """A block of ResNet-50: three convolutions, beside them a shortcut, from `given` channels to four times `inner`."""
+    """A block of ResNet-50: three convolutions and a shortcut, from `given` channels to four times `inner`."""
 
     def __init__(self, given: int, inner: int, stride: int) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hopsum bench training`: seconds of a step of models, most at their published size, hopsum beside other schemes.
+"""`hopsum bench training`: seconds of a step of models, most at their published size, by hopsum and others.
 
 Workers train by DDP over shaped links, each in a network namespace of its own, as in `hopsum bench
 accuracy`. Each scheme takes as many steps as fill --time, after some that are not counted. With CUDA workers compute
@@ -65,7 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="time of the counted steps of a training, two at least (default 10s)",
     )  # fmt: skip
     parser.add_argument(
-        "--runs", type=whole(1), default=1, help="trainings of each scheme, schemes by turns (default %(default)s)"
+        "--runs", type=whole(1), default=1, help="trainings of each scheme, schemes in turn (default %(default)s)"
     )
     parser.add_argument("--batch", type=whole(1), help="samples of a worker in a step (default: by model and device)")
     parser.add_argument(

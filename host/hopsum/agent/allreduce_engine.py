@@ -249,7 +249,7 @@ class AllReduceEngine:
     def _note_done(self, task: Task, done: AllReduceDone) -> None:
         """Process the results of a task's phase."""
         # `_resume` has ended it without its results, these are of zeros, or another shard refused a part of its phase.
-        if task.is_over or not task.begun:
+        if task.has_ended or not task.begun:
             return
         assert task.reduction is not None
         phase = task.reduction.phase
@@ -263,7 +263,7 @@ class AllReduceEngine:
     def _note_failed(self, task: Task, error: BaseException) -> None:
         """Process the failure of a task's phase."""
         # No rank needs the sums of a skipped task's zeros, and a rank that has finished its program sends none.
-        if isinstance(error, WorkersReplacedError) or task.is_over:
+        if isinstance(error, WorkersReplacedError) or task.has_ended:
             if task in self._order.tasks:
                 self._ends.fail(task, error)
         else:
@@ -351,15 +351,15 @@ class AllReduceEngine:
         return True
 
     def _take(self, task: Task) -> None:
-        """Pass the sums that arrived to the task's reduction, and end the task if its reduction is over."""
+        """Pass the sums that arrived to the task's reduction, and end the task if its reduction has ended."""
         try:
-            is_over = self._codec.take(task)
+            has_ended = self._codec.take(task)
         except CollectiveError as error:
             self._ends.refuse(task, error)
         except BaseException as error:
             self._fail(task, error)
         else:
-            if is_over:
+            if has_ended:
                 self._ends.finish(task)
 
     # ---- failures -----------------------------------------------------------------------------------------

@@ -234,7 +234,10 @@ class Communicator(ABC):
             self._groups += 1
 
     def group_end(self) -> None:
-        """End the group that was started last. Allowed also on a closed or failed communicator.
+        """End the group that was started last. Its all-reduces were in progress already.
+
+        The end of the outermost group sends the codes of the last vector, and waits for nothing. The end of an inner
+        group has no effect. Allowed also on a closed or failed communicator.
 
         Raises:
             RuntimeError: no group is open.
@@ -253,7 +256,7 @@ class Communicator(ABC):
         return self._groups > 0
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """Return whether the communicator takes no vector any more: it is closed, or its job has ended."""
         with self._lock:
             return self._closed or self._why_over() is not None

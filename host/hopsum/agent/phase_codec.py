@@ -60,7 +60,7 @@ class PhaseCodec:
         return reduction if is_streamed or is_read_early else None
 
     def take(self, task: Task) -> bool:
-        """Pass the sums that arrived to the task's reduction. Return whether the reduction is over.
+        """Pass the sums that arrived to the task's reduction. Return whether the reduction has ended.
 
         Raises CollectiveError if there is no mean on any rank, and the codec's other errors.
         """
@@ -75,11 +75,11 @@ class PhaseCodec:
         except CollectiveError:
             self._leave_out(task, reduction)
             raise
-        is_over = reduction.phase is None
-        self._record.span(task, "decode" if is_over else "encode", start)
-        if is_over:
+        has_ended = reduction.phase is None
+        self._record.span(task, "decode" if has_ended else "encode", start)
+        if has_ended:
             self._leave_out(task, reduction)
-        return is_over
+        return has_ended
 
     def _start(self, task: Task) -> Reduction:
         """Begin a task's reduction."""

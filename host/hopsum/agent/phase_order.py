@@ -130,7 +130,10 @@ class PhaseOrder:
             self.note(message)
 
     def accept_all_held(self) -> None:
-        """Accept all held tasks, because the agent has failed or is closed."""
+        """Accept all tasks that wait behind a ResumeCommand, because the agent has failed or is closed.
+
+        All ResumeCommands are dropped.
+        """
         while self._resume is not None:
             self.accept_held()
 
@@ -193,7 +196,7 @@ def next_in_stream(tasks: Sequence[Task], *, overlap: bool) -> tuple[Task | None
             if task.follower is None:  # sending the second phase now would break O1
                 return None, True
             # A follower that ended before it began was refused, because newcomers come first.
-            if not task.follower.begun and not task.follower.is_over:
+            if not task.follower.begun and not task.follower.has_ended:
                 return (None if _is_busy(task.follower, tasks[: index + 1]) else task.follower), False
         return task, False
     return None, False
@@ -202,4 +205,4 @@ def next_in_stream(tasks: Sequence[Task], *, overlap: bool) -> tuple[Task | None
 def _is_busy(task: Task, earlier: Sequence[Task]) -> bool:
     """Say whether an earlier unfinished all-reduce has the task's error feedback (O4)."""
     feedback = task.feedback
-    return feedback is not None and any(other.feedback is feedback and not other.is_over for other in earlier)
+    return feedback is not None and any(other.feedback is feedback and not other.has_ended for other in earlier)

@@ -100,8 +100,8 @@ class PhasesInFlight:
             yield task, event
 
     def _joined(self, task: Task, part: int, event: AllReduceDone) -> AllReduceEvent | None:
-        """Return the end of a task's first phase, None while a part of it is missing, or the task is over."""
-        if task.is_over:
+        """Return the end of a task's first phase, None while a part of it is missing, or the task has ended."""
+        if task.has_ended:
             return None
         task.first[part] = event
         try:

@@ -57,7 +57,7 @@ class Task:
     codes: AllReduceEvent | None = None
     """The end of the codes, if it came before the results of the ranges."""
     error: BaseException | None = None
-    is_over: bool = False
+    has_ended: bool = False
     """Whether the future is done. Then the task is kept only until its zeros are in the stream."""
     zeros: CollectivePhase | None = None
     """The phase in place of codes that all ranks skip (O5)."""

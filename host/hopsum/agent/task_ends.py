@@ -20,7 +20,7 @@ class TaskEnds:
         self._order, self._record = order, record
 
     def finish(self, task: Task) -> None:
-        """Resolve a task's future with the result of its reduction, which is over."""
+        """Resolve a task's future with the result of its reduction, which has ended."""
         reduction = task.reduction
         assert reduction is not None
         mean = reduction.mean
@@ -45,7 +45,7 @@ class TaskEnds:
 
     def fail(self, task: Task, error: BaseException) -> None:
         """Resolve a task's future with an error, and return the vector to the error feedback."""
-        if task.is_over:  # only its zeros were left
+        if task.has_ended:  # only its zeros were left
             self._order.tasks.remove(task)
             return
         self._leave(task)
@@ -54,7 +54,7 @@ class TaskEnds:
 
     def _leave(self, task: Task) -> None:
         """Remove a task whose future is about to be done, unless its zeros are not in the stream yet."""
-        task.is_over = True
+        task.has_ended = True
         self._record.forget(task)
         if task.zeros is None:
             self._order.tasks.remove(task)

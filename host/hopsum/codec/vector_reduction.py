@@ -5,7 +5,7 @@ Ranges say how large each block of a vector is, as MAX32 lanes, so that all rank
 
 own    = bits of non-negative float32, one lane per block; +inf: "my block is not finite"
 shared = read_ranges(results of MAX32 over pack_ranges(own), len(own))
-shared.skipped: no rank goes on, on all ranks alike
+shared.skipped: no rank continues, on all ranks alike
 
 MAX32 compares lanes as integers. The bits of non-negative floats have the order of the floats, and +inf is above all.
 """

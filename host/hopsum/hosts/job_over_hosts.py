@@ -240,7 +240,7 @@ def _start_job(
 def _make_job(jobs: JobsClient, hosts_of: Mapping[str, str], fields: Mapping[str, Any]) -> Any:
     """Make the job once all switches answer the controller. Raises ConfigError naming the hosts of those that do not.
 
-    A host that stands still takes connections, so only the controller notices.
+    A host that hangs takes connections, so only the controller notices.
     """
     until = time.monotonic() + _SWITCH_S
     while True:
@@ -297,7 +297,7 @@ def _no_connection(switch: EmbeddedSwitch) -> str:
 
 
 def _controller_config(switches: Sequence[EmbeddedSwitch], database: str, token_file: str, lease_s: float) -> str:
-    """Return the TOML text of a controller for these switches, which listens beside the first one."""
+    """Return the TOML text of a controller for these switches, which listens on the host of the first one."""
     lines = [
         "[controller]",
         f"database = '{database}'",

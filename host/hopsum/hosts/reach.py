@@ -188,7 +188,7 @@ def _ask(
                     # A rank without a route is a rank that does not answer: the message names all of them together.
             for rank, trip_s in _answers(asker, asked_at, ranks, len(asked) * together):
                 trips_s[rank].append(trip_s)
-        # A machine that stood still has asked more often than it has heard: what is late is not lost.
+        # A machine that was stopped has asked more often than it has heard: what is late is not lost.
         while together > 1 and time.monotonic() < until:
             late = together * counts.total() - sum(map(len, trips_s.values()))
             if not late:

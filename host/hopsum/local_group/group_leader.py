@@ -295,14 +295,14 @@ class LocalGroupLeader(LocalRank):
     def _fail_task(self, task: Task, error: HopsumError) -> None:
         """Give an error of the job to all ranks of the host. End the group unless all workers of the job have it."""
         told = {**error_to_json(error), "text": self._group.in_words(error)}
-        is_over = isinstance(error, MismatchError) or not isinstance(error, CollectiveError | WorkersReplacedError)
+        has_ended = isinstance(error, MismatchError) or not isinstance(error, CollectiveError | WorkersReplacedError)
         for member in self._members.values():
-            member.connection.send({"says": "failed", "number": task.number, "error": told, "over": is_over})
+            member.connection.send({"says": "failed", "number": task.number, "error": told, "over": has_ended})
         failed: HopsumError = error_from_json(told)
         if isinstance(error, NonFiniteError):
             failed = nonfinite_error(task.x, task.tensors, self.rank)
         failed.__cause__ = error
-        if is_over:
+        if has_ended:
             self._end(failed)
             self._waker.wake()
         task.future.set_exception(failed)

@@ -52,7 +52,7 @@ def fell_behind(own: Membership, place: SlotRound) -> FellBehindError:
     """Return the error of a worker whose missing result no peer keeps any longer."""
     return FellBehindError(
         f"rank {own.rank} fell behind in generation {own.generation}: neither {own.switch} nor any of its peers "
-        f"still has the result of {place}; the others went on without this worker. Its model is not theirs any more: "
+        f"still has the result of {place}; the others continued without this worker. Its model is not theirs any more: "
         "load parameters and optimiser state of another rank, drop the error feedback, and connect again"
     )
 

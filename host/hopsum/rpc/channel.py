@@ -257,8 +257,8 @@ class Channel:
         """Forget a stream. Close the connection that was given up and has no other."""
         with self._lock:
             channel = self._streams.pop(replies, None)
-            is_over = channel not in (None, self._channel) and channel not in self._streams.values()
-        if is_over:
+            has_ended = channel not in (None, self._channel) and channel not in self._streams.values()
+        if has_ended:
             channel.close()
 
     def _is_given_up(self, replies: Replies) -> bool:
@@ -266,7 +266,7 @@ class Channel:
             return self._streams.get(replies) is not self._channel
 
     def _gone(self, name: str) -> ControllerError:
-        # Not unreachable, or a caller would try again until its time is over, and `close` of its owner would wait.
+        # Not unreachable, or a caller would try again until its time has passed, and `close` of its owner would wait.
         return ControllerError(f"{name}: the channel to {self.address.target} is closed", "CANCELLED")
 
     def _why_no_tls(self) -> str:

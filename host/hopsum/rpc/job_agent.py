@@ -2,11 +2,11 @@
 """An agent of a controller's job, under a lease. From one generation to the next: seal, join again, wait, continue.
 
     state    input                              next     also
-    IN       the generation is over (Lease)          SEALED   the agent seals; the controller is told what it holds
+    IN       the generation ended (Lease)       SEALED   the agent seals; the controller is told what it holds
     IN       the place is lost (Lease)          OUT      GenerationEndedError
     SEALED   joined again                       WAITING
-    WAITING  membership of another generation        IN       the agent enters it, heartbeats name it
-    WAITING  ranks gone for `replacement_wait_s` OUT     MembershipError: nobody took their places
+    WAITING  membership of another generation   IN       the agent enters it, heartbeats name it
+    WAITING  ranks gone for `replacement_wait_s` OUT      MembershipError: nobody took their places
     SEALED   refused                            OUT      GenerationEndedError, with the controller's reason
     both     `wait_s` over                      OUT      MembershipError: who is missing, or no controller
     any      stop                               STOPPED  nothing is sent any more

@@ -80,7 +80,7 @@ class InProcessGroup:
             self._require_whole()
             number = self._number
             self._brought[rank] = value
-            # The last rank sums for all, under the lock: nobody could go on before anyway.
+            # The last rank sums for all, under the lock: no rank could continue before.
             if len(self._brought) == self.workers:
                 self._combine(rank, combine)
             while self._number == number:
@@ -116,7 +116,7 @@ class InProcessGroup:
         except BaseException as error:
             self.break_up(rank, f"could not sum: {error}")
             raise
-        # A new number tells ranks that wake up that their meeting is over, also where the next one has begun.
+        # A new number tells ranks that wake up that their meeting has ended, also where the next one has begun.
         self._number += 1
         self._brought = {}
         self._meeting.notify_all()

@@ -37,7 +37,7 @@ def call_in_words(task: Task) -> str:
         f"all-reduce {task.number} of {task.vector.elements} elements, step {task.step}, "
         f"on_nonfinite={task.on_nonfinite}, names with digest {names:08x}"
     )
-    # What a hook compares beside its tensors stands among their names, without elements. The digest has all of it.
+    # A hook may compare more than tensors: such a value is a name without elements. The digest has all of them.
     words = [name.encode("ascii", "backslashreplace").decode() for name, elements in task.tensors if not elements]
     return ", ".join([told, *words])[:_CALL_CHARACTERS]
 
@@ -141,7 +141,7 @@ class SerialCommunicator(Communicator):
             self._counted.count(task.vector.elements, time.perf_counter() - start, skipped=True)
             task.future.set_exception(error)
         except BaseException as error:
-            # The vector is not delivered: the error feedback keeps it. This communicator is over.
+            # The vector is not delivered: the error feedback keeps it. This communicator has failed.
             task.rollback(error)
             task.future.set_exception(self._fail(error))
         else:

@@ -423,7 +423,7 @@ class Sender:
     def _to_group(self, portion: BucketSlice, step: Step) -> None:
         assert self.group is not None
         if portion.layout.is_whole:
-            # A copy: DDP's buffer keeps the gradients until the step is over.
+            # A copy: DDP's buffer keeps the gradients until the step has ended.
             portion.x = portion.x.clone()
         portion.add_residuals(self.residuals)
         future = self.group.average(portion.x)

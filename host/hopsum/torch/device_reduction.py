@@ -13,7 +13,7 @@ The states and the bytes are those of `hopsum.codec.range_codec.RangeReduction`.
 of sets of contributors, as a rule one. Rounding without a dither needs only their numbers, 4 n/1024.
 
 A large vector is encoded and decoded in pieces, so that a piece is copied while the next one is worked on. When the
-last wait is over, nothing of the all-reduce is queued any more: any stream may use mean and residual.
+last wait has ended, nothing of the all-reduce is queued any more: any stream may use mean and residual.
 
 The residual changes only where all sums are possible: the subtraction is multiplied with a flag on the device.
 """
@@ -257,7 +257,7 @@ class DeviceReduction(BlockReduction):
         codec, staging = self.codec, self._staging
         rows = (self._blocks, SHAPES[codec.op].up_bytes)
         codes = staging.streams.host_buffer(rows, torch.uint8)
-        # Copied beside the kernels of the step. Kernels queued from here on see it.
+        # Copied while the kernels of the step run. Kernels queued from here on see it.
         self._shared = staging.load(shared)
         with staging.on_kernels():
             scales, shifts = codec.scales(self._ranges, self._shared)

@@ -13,7 +13,7 @@ fragments "Streaming DiLoCo with overlapping communication" (arXiv 2501.18512):
     a fragment is sent      every `sync_every` steps, each fragment at its own time. The communicator averages the
                             pseudo-gradient: the global parameters less the local ones. Error feedback keeps what the
                             sum does not deliver
-    its mean is applied     `fragment_sync_delay` steps later. Until then inner steps go on beside the all-reduce.
+    its mean is applied     `fragment_sync_delay` steps later. Until then inner steps continue during the all-reduce.
                             The outer optimiser steps on the global parameters, which are the same on all replicas.
                             The local ones become alpha * local + (1 - alpha) * global
 
@@ -380,7 +380,7 @@ class DiLoCo:
     def finish(self) -> None:
         """Synchronise everything now, and make the local parameters the global ones, the same on all replicas.
 
-        All ranks call it after the same step: at the end, or where a training is to go on without DiLoCo. A fragment
+        All ranks call it after the same step: at the end, or where a training is to continue without DiLoCo. A fragment
         that has had no step since it was sent is not sent again. Raises as `step` does.
         """
         if self._sent is not None:
@@ -482,7 +482,7 @@ class DiLoCo:
         To compare: the bytes that DDP would send in each step by a ring in fp32 (`ddp_ring_fp32_bytes_per_step`), and
         through the same communicator (`ddp_hopsum_bytes_per_step`, from the bytes of an element so far). `wait_s` are
         all seconds in which `step` waited for means. `delivered` is the share of this rank's chunks that were in sums
-        (below 1 where a quorum went on without it). Error feedback delivers the rest later.
+        (below 1 where a quorum continued without it). Error feedback delivers the rest later.
         """
         return {"steps": self.steps, "allreduces": self.allreduces, **self._counts.scalars(self.steps, self.comm)}
 

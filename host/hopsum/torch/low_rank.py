@@ -285,7 +285,7 @@ class LowRank:
         elements: int,
         done: Future[AllReduceResult],
     ) -> None:
-        """Count an all-reduce, and let the worker go on with its result."""
+        """Count an all-reduce, and let the worker continue with its result."""
         if done.exception() is None:
             self._times.end_allreduce(done.result(), elements)
         self._thread.submit(then, sums, entry, done)
@@ -411,6 +411,6 @@ class LowRank:
     def _abandon(self, sums: _StepSums) -> None:
         sums.abandoned = True
         for entry in sums.entries:
-            # What has its mean takes it back. What has none yet goes on without an effect.
+            # What has its mean takes it back. What has none yet continues without an effect.
             entry.portion.on_failed_step()
             entry.portion.withdraw()

@@ -285,7 +285,7 @@ class LowRankPortion(BucketSlice):
         """Return the error of a sum of P with the names of the matrices, and the probable cause: other checkpoints."""
         return MismatchError(
             f"{error}. The vector has the first factors of {_some(self.layout.names)}. Ranks that differ in the digest "
-            "of low-rank factors alone went on from different checkpoints: load the checkpoint of one step on all "
+            "of low-rank factors alone continued from different checkpoints: load the checkpoint of one step on all "
             "ranks, or none on any"
         )
 

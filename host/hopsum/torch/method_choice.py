@@ -99,7 +99,7 @@ class MethodChoice:
             any case, the times are only reported, and there is one trial.
         tells: this rank reports the verdict to the user. Other ranks only log it.
         is_ready: whether this rank's codecs are compiled as far as they will be. No trial begins before all ranks are.
-        is_over: whether this rank's communicator takes no vector any more: no trial begins then.
+        has_ended: whether this rank's communicator takes no vector any more: no trial begins then.
         clock: in seconds.
     """
 
@@ -112,11 +112,11 @@ class MethodChoice:
         decides: bool = True,
         tells: bool = False,
         is_ready: Callable[[], bool] = lambda: not is_compiling(),
-        is_over: Callable[[], bool] = lambda: False,
+        has_ended: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.methods, self._agree, self._is_ready, self._clock = tuple(methods), agree, is_ready, clock
-        self._is_over = is_over
+        self._has_ended = has_ended
         self._counted, self._decides, self._tells = counted_steps, decides, tells
         self.method = self.methods[0]
         """The method of the step in progress."""
@@ -208,7 +208,7 @@ class MethodChoice:
         own_wait_s = median(each[0] for each in self._waits[self._watched_steps // 2 :])
         own_delivered = median(each[1] for each in self._waits[-MEASURED_STEPS:])
         self._waits = []
-        wait_s, delivered, over = self._agree([own_wait_s, own_delivered, float(self._is_over())])
+        wait_s, delivered, over = self._agree([own_wait_s, own_delivered, float(self._has_ended())])
         then = next(each for each in self.times if each.method is self.method)
         usual_s = wait_s if self._usual_wait_s is None else self._usual_wait_s
         self._usual_wait_s = usual_s

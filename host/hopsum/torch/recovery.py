@@ -30,7 +30,7 @@ class StateDictRecovery:
                 step += 1
 
     Where workers are replaced in a step, its all-reduces raise WorkersReplacedError on all ranks alike. The context
-    takes this error, calls `state_dict` for the newcomers, and the loop goes on with them. Apply nothing of a step
+    takes this error, calls `state_dict` for the newcomers, and the loop continues with them. Apply nothing of a step
     before its last all-reduce: the state has to be the same on all ranks.
 
     Args:

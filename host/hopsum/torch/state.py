@@ -5,10 +5,10 @@ Each rank has a state of its own. Save that of every rank: they load under any o
 not hold the agent, which belongs to one generation; a state that was pickled needs `attach` before it is used again.
 
 A step is one backward pass that DDP synchronises; `hopsum.torch.step` says what becomes of its buckets. After a
-failed one the residuals hold what it did not deliver: go on from a checkpoint (which replaces them), or drop that
+failed one the residuals hold what it did not deliver: continue from a checkpoint (which replaces them), or drop that
 step's gradients; doing the step again would count them twice. One that failed with WorkersReplacedError is as if it had
 not been: do it again once the agent has resumed. DDP starts with one bucket and rebuilds after the first
-step, so the first steps after a restart round differently from those of a run that went on.
+step, so the first steps after a restart round differently from those of a run that continued.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from hopsum.torch.step_times import (
     steps_to_compare,
 )
 from hopsum.torch.sum_order import SumOrder
-from hopsum.torch.tensor_parallel import join_names, replicated_beside_shards
+from hopsum.torch.tensor_parallel import join_names, replicated_parameters
 from hopsum.torch.tensors import real_elements
 
 _VERSION: Final = 3
@@ -131,7 +131,7 @@ class HopsumState:
             are NaN, for which a GradScaler skips the step.
         small_tensor_bytes: parameters of fewer bytes than this are not compressed.
         uncompressed: names, or patterns of names (`"*.bias"`), of parameters that are not compressed. Nor are those
-            that tensor parallelism replicates beside shards (`tensor_parallel.py`).
+            that tensor parallelism replicates where it shards others (`tensor_parallel.py`).
         start_iter: how many steps at the start are not compressed.
         method: "hopsum"; or "auto": the first steps try the codec, low rank and the process group, and the fastest
             stays (`method_choice.py`). Without `low_rank` its rank follows from the model, and it stays only where it
@@ -248,7 +248,7 @@ class HopsumState:
         held = self._residuals.as_dict()
         kept = fit_residuals(held, {name: real_elements(parameter) for parameter, name in names.items()})
         sparse = frozenset(names[each] for each in sparse_parameters(inner))
-        replicated = replicated_beside_shards({name: each for each, name in names.items()})
+        replicated = replicated_parameters({name: each for each, name in names.items()})
         every = dict(inner.named_parameters(remove_duplicate=False))
         aliases = {bare: every[name] for name, bare in bare_names(every).items()}
         aliases |= {name: each for each, name in names.items()}
@@ -310,7 +310,7 @@ class HopsumState:
                 counted_steps=compared or COUNTED_STEPS,
                 decides=self.method == "auto",
                 tells=self.rank == 0,
-                is_over=lambda: comm.is_over,
+                has_ended=lambda: comm.has_ended,
             )
 
     def _matrices(self, names: dict[torch.Tensor, str], plain: frozenset[str], codec: Any) -> Matrices | None:

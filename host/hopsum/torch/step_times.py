@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The times of training steps, as the hook sees them, beside what a ring would have sent.
+"""The times of training steps, as the hook sees them, compared with the bytes of a ring.
 
 wait         from the last bucket that a backward pass hands over to the means of all its buckets: computing is
              over, and the step waits for the network (and for encoding and decoding)
@@ -142,23 +142,23 @@ class StepTimes:
         """
         now = self.scalars(workers)
         fp32_ms, bf16_ms = 1e3 * now["ring_fp32_s"], 1e3 * now["ring_bf16_s"]
-        beside = (
+        compared = (
             f"estimate: at this rate ({now['rate_bits_per_s'] / 1e6:.0f} Mbit/s) a ring takes {fp32_ms:.1f} ms in fp32 "
             f"and {bf16_ms:.1f} in bf16, less where processors bind; {COMPARE_VARIABLE}=20 measures"
         )
         if measured:
             told = (f"{1e3 * step_s:.1f} ms by {name}" for name, step_s in measured.items())
-            beside = f"measured: {', '.join(told)}"
+            compared = f"measured: {', '.join(told)}"
         share = (
             f"{now['bytes_by_ring_fp32']:.2f} of the bytes of a ring in fp32, {now['bytes_by_ring_bf16']:.2f} in bf16"
         )
         if self._hopsum_steps < self.waited_steps:
             share = f"{self._hopsum_steps} of the steps went through hopsum, with {share}"
         if not self._hopsum_steps:
-            share, beside = "none of the steps went through hopsum", "nothing to compare"
+            share, compared = "none of the steps went through hopsum", "nothing to compare"
         return (
             f"step {steps}: {1e3 * now['step_s']:.1f} ms, of which {1e3 * now['wait_s']:.1f} ms waiting for the "
-            f"network; {share}; {beside}"
+            f"network; {share}; {compared}"
         )
 
 

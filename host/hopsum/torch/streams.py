@@ -2,7 +2,7 @@
 """The streams of a device on which all-reduces run, and the order between them.
 
     kernels   the codec's work, and every change of an error feedback
-    copies    transfers between the device and the host, beside the kernels of the next piece
+    copies    transfers between the device and the host, while the kernels of the next piece run
 
 The program's own streams never wait for these two: the host waits, in the communicator's thread, before a mean is
 handed out. These two wait for the program's stream by a mark, which is taken when a vector is submitted.
@@ -81,7 +81,7 @@ class CudaStreams(Streams):
     @contextmanager
     def _on(self, stream: torch.cuda.Stream, after: Mark) -> Iterator[None]:
         with torch.cuda.stream(stream):
-            # The device waits, and the host goes on.
+            # The device waits, and the host continues.
             if after is not None:
                 stream.wait_event(after)
             yield
@@ -141,9 +141,9 @@ class Staging:
     def load(self, array: NDArray[Any]) -> torch.Tensor:
         """Return a copy of an array on the device, for the kernels that are queued from here on.
 
-        The copy goes beside the kernels that are queued already. The array may change when this returns.
+        The copy runs while the kernels run that are queued already. The array may change when this returns.
         """
-        # Pinned memory: only from there do copies run beside kernels, and return before they are done.
+        # Pinned memory: only from there do copies run while kernels run, and return before they are done.
         pinned = self.streams.host_buffer(array.shape, _DTYPES[array.dtype.name])
         pinned.numpy()[...] = array
         with self.streams.on_copies():
@@ -160,7 +160,7 @@ class Staging:
     def fetch(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Begin to copy `source`, which kernels queued so far make, to a `host_buffer`. `wait` waits for the copy.
 
-        The copy runs beside the kernels that are queued later.
+        The copy runs while the kernels run that are queued later.
         """
         with self.streams.on_kernels():
             # Copies wait for the kernels queued so far, not for those of the next piece.

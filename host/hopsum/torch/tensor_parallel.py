@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters that tensor parallelism replicates, beside those that it shards.
+"""Parameters that tensor parallelism replicates in a model of which it shards others.
 
 Each tensor-parallel rank takes part in a job of its own. The jobs round the gradient of a replicated parameter
 differently, since it shares a vector with other shards in each, so compressed copies would drift apart.
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 
-def replicated_beside_shards(parameters: Mapping[str, torch.Tensor]) -> frozenset[str]:
+def replicated_parameters(parameters: Mapping[str, torch.Tensor]) -> frozenset[str]:
     """Return the names of parameters of which ranks have copies where they have shards of others.
 
     Without shards there are none: the jobs of all ranks have the same vectors, and so the same sums.
@@ -31,9 +31,9 @@ def require_no_copies(parameters: Mapping[str, torch.Tensor], what: str) -> None
 
     `what` names the caller in the message.
     """
-    if copies := replicated_beside_shards(parameters):
+    if copies := replicated_parameters(parameters):
         raise ValueError(
-            f"{what} beside tensor parallelism: {join_names(copies)} would drift apart over the ranks that have a "
+            f"{what} with tensor parallelism: {join_names(copies)} would drift apart over the ranks that have a "
             "copy, since each rank's job rounds in its own way. DistributedDataParallel(model, device_mesh=mesh['dp']) "
             "with register_comm_hook leaves them uncompressed"
         )

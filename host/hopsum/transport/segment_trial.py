@@ -37,7 +37,7 @@ class SegmentTrial:
     def __init__(self) -> None:
         self.together = True
         """Whether datagrams are to be sent together now."""
-        self.is_over = False
+        self.has_ended = False
         """They are sent one by one for `rests_s`: sent together they were lost, twice."""
         self.rests_s = AGAIN_S / 2
         self._over_at_s = 0.0
@@ -46,7 +46,7 @@ class SegmentTrial:
         self._lossy_since_s: float | None = None
 
     def look(self, results: int, again: int, in_flight: int, now: float) -> None:
-        """Take a worker's present counts and set `together` and `is_over`. Called often, several times a second.
+        """Take a worker's present counts and set `together` and `has_ended`. Called often, several times a second.
 
         Args:
             results: received from the switch since the worker began.
@@ -58,9 +58,9 @@ class SegmentTrial:
         many = max(MANY, WINDOWS * self._window)
         arrived, lost = results - self._results, again - self._again
         is_lossy = lost >= SUSPECT_LOSSES and 4 * lost >= arrived
-        if self.is_over:
+        if self.has_ended:
             if now - self._over_at_s >= self.rests_s:
-                self.is_over = self._checks = self._rests = False
+                self.has_ended = self._checks = self._rests = False
                 self._begin(results, again, in_flight, together=True)
             return
         if not is_lossy or self._lossy_since_s is None:
@@ -78,7 +78,7 @@ class SegmentTrial:
             if now - self._lossy_since_s < SUSPECT_S:
                 return
             if self._checks:
-                self.is_over, self._over_at_s, self.rests_s = True, now, 2 * self.rests_s
+                self.has_ended, self._over_at_s, self.rests_s = True, now, 2 * self.rests_s
             self._begin(results, again, in_flight, together=False)
         elif arrived >= many + self._owed:
             self._begin(results, again, 0, together=True)

@@ -127,11 +127,11 @@ class UdpLink:
         """
         if self._trial is None:
             return
-        was_over = self._trial.is_over
+        had_ended = self._trial.has_ended
         self._trial.look(results, again, in_flight, now)
         if self._trial.together != self.offload.segment:
             self._send_together(self._trial.together)
-        if self._trial.is_over and not was_over:
+        if self._trial.has_ended and not had_ended:
             _log.warning(
                 "%s: datagrams sent together (UDP_SEGMENT) are lost, those sent one by one arrive: for %g s they "
                 "are sent one by one. Where this comes again, a kernel or network card on the way is at fault: see "

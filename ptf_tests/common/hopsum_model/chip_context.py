@@ -90,7 +90,7 @@ class StageTable:
 
     @property
     def tcam_rows(self) -> int:
-        """Return the number of entries that the part of a ternary table has room for."""
+        """Return the number of entries that the part of a ternary table has room for. Not for an exact table."""
         return TCAM_ROWS * len(self._told["memory_resource_allocation"]["memory_units_and_vpns"])
 
     def version_bits(self, entry: int) -> tuple[int, int, int]:

@@ -49,7 +49,7 @@ class ModelChip:
 
     @property
     def binary(self) -> str:
-        """Return the name of the file that the assembler writes beside context.json."""
+        """Return the name of the file that the assembler writes into the folder of context.json."""
         return f"{self.name}.bin"
 
 

@@ -133,6 +133,7 @@ class Copy(NamedTuple):
     seen: int = 0
     """Bitmap of the children whose packets arrived for this round, late ones too."""
     ctr: int = 0
+    """Number of children added to the values while the round collects; then CLOSED at a leaf, FINAL with the result."""
     contributors: int = 0
     """Bitmap of the workers whose contributions are in the values."""
 

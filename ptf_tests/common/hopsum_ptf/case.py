@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of all cases: a switch with an empty program, the oracle beside it, and sentences to write cases in.
+"""The base of all cases: a switch with an empty program, an oracle to compare it with, and sentences to write cases in.
 
 Every frame goes to the switch and to the oracle, and the switch must send the oracle's frames bit for bit, through the
 same ports, and no others. The sentences (`added`, `completed`, `stale`, ...) also state the outcome that the case

@@ -42,7 +42,7 @@ _PIPES: Final = (0, 1)
 _FILLED = "the model fills a frame that ends inside a header, where the document of TNA says that the parser drops it"
 _ON_BOTH = dict.fromkeys(("malformed.TruncatedHeader", "probing.RefusedQuestions"), _FILLED)
 OF_THE_MODEL: Final = {"tofino_model": {**_ON_BOTH, "forwarding.KnownAddress": _FILLED}, "tofino2_model": _ON_BOTH}
-"""Reasons by target and case, beside those of the program, which are tna's."""
+"""Reasons by target and case, in addition to those of the program, which are tna's."""
 
 
 def model_unavailable(chip: ModelChip) -> str | None:

@@ -5,7 +5,7 @@ p4c-barefoot writes it with --toJSON (or -g). There controls and parsers are inl
 checked, constants are folded, and control-plane names stand in annotations.
 
 A node of the compiler is {"node": its class, and its own members}. Left out: source positions, ids (a node that was
-named by its id stands there itself), annotations but names, types of expressions that are no plain number.
+named by its id is there itself), annotations but names, types of expressions that are no plain number.
 Types are written as P4 does: bit<8>, int<8>, bool, or a name. Vectors are lists.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Externs, which have or compute something beside a packet: registers, counters, hashes, checksums, random numbers."""
+"""Externs: registers, counters, hashes, checksums, random numbers."""
 
 from __future__ import annotations
 

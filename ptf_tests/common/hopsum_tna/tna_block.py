@@ -224,7 +224,7 @@ def _apply(block: Block, table: TnaTable) -> Callable[[Fields], tuple[bool, Boun
     def run(fields: Fields) -> tuple[bool, BoundAction]:
         found = table.look_up(fields)
         bound = found[1]
-        # Compiled once for each entry; the entry is kept beside it, so that its id stays its own.
+        # Compiled once for each entry; the entry is kept with it, so that its id stays its own.
         known = ready.get(id(bound))
         if known is None:
             known = ready[id(bound)] = (bound, block.perform(bound))

@@ -155,7 +155,7 @@ class Switch:
             for number, (out, rid) in enumerate(self._replicas(fields))
         ]
         if fields["tm.ucast_egress_port"] is not None:
-            # The traffic manager copies for the group first. A unicast port beside a group gets a frame of its own.
+            # The traffic manager copies for the group first. A unicast port besides a group gets its own frame.
             replicas.append(_Storing(fields["tm.ucast_egress_port"], queue, _Queued(passed.frame, 0, False, bypass)))
         if replicas:
             self.traffic.storing[port] = tuple(replicas)

@@ -125,9 +125,11 @@ def _irregular(frames: Frames) -> Truth:
 
 
 def runs(frames: Frames, dropped: Counter[str]) -> Iterator[Run]:
-    """Check frames as `strip` does, count those that cannot be sent in `dropped`, and yield the others together.
+    """Check frames as `strip` does, count those that cannot be sent in `dropped`, and yield runs of the others.
 
-    The frames are regular (see `split_at_irregular`). The yielded groups hold copies.
+    The frames must be regular (see `split_at_irregular`). Runs come by destination, and frames to one destination keep
+    their order. A run has at most MAX_SEGMENTS frames with payloads of one size; the last may be shorter. It holds
+    copies.
     """
     raw = _windows(frames.data, HEADERS_BYTES)[frames.offsets]
     fields, words = raw.view(_HEADERS)[:, 0], raw.view(np.uint16)

@@ -42,7 +42,10 @@ _HIT, _MISS = "__HIT__", "__MISS__"
 
 
 def lower_pipeline(pipeline: js.PipelineJson, scope: ProgramScope) -> p4.PipelineIR:
-    """Return one control with all names resolved. Raises: ProgramError."""
+    """Return one control, its expressions and actions resolved in `scope`. A node names the next one.
+
+    Raises ProgramError, also for any pipeline with an action profile.
+    """
     for profile in pipeline.action_profiles:
         raise unsupported_error("action profile", profile.name, profile.source)
     nodes: dict[str, p4.NodeIR] = {}

@@ -28,7 +28,7 @@ class DigestConfig(NamedTuple):
 
 
 class DigestList(NamedTuple):
-    """One list of samples of a digest. Its numbers run from 1 and are not used again."""
+    """One list of samples of a digest. The lists of each digest are numbered from 1, and no number is used again."""
 
     name: str
     number: int

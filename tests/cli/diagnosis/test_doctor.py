@@ -122,7 +122,7 @@ def test_below_a_leaf_only_the_own_rack_is_missing(make: Callable[..., Job]) -> 
 
 
 @as_root
-def test_beside_a_running_worker(make: Callable[..., Job]) -> None:
+def test_with_a_running_worker(make: Callable[..., Job]) -> None:
     job = make()
     timing = Timing(retransmit_s=30.0, retransmit_max_s=30.0, deadline_s=60.0)
     with ExitStack() as stack:
@@ -146,7 +146,7 @@ def test_beside_a_running_worker(make: Callable[..., Job]) -> None:
         assert not agents[0]._transport.shards[0].worker.statistics.ignored
 
 
-def test_beside_a_running_worker_without_root(make: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_a_running_worker_without_root(make: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 

@@ -27,7 +27,7 @@ WORKER, SWITCH, BEYOND = ("10.7.0.1", 5000), ("10.7.0.254", 24677), ("10.9.0.254
 PATIENT = Patience(answer_s=60.0, refusal_s=0.3, settle_s=0.01)
 """For what answers: it does so at once, or when the machine lets it."""
 BRIEF = replace(PATIENT, answer_s=3.0)
-"""For silence on the way, beside kernels that answer."""
+"""For silence on the way, together with kernels that answer."""
 
 
 class Net:

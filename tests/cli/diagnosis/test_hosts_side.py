@@ -53,7 +53,7 @@ def test_a_host_on_which_a_job_can_run(capsys: pytest.CaptureFixture[str]) -> No
         ("HOPSUM_LEASE_S", "long", "settings", "environment variable HOPSUM_LEASE_S is 'long'"),
     ],
 )
-def test_what_stands_in_the_way_fails_with_a_remedy_and_hides_what_follows(
+def test_an_obstacle_fails_with_a_remedy_and_hides_what_follows(
     monkeypatch: pytest.MonkeyPatch, no_switch: None, variable: str, value: str, check: str, words: str
 ) -> None:
     monkeypatch.setenv(variable, value)

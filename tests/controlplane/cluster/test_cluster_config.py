@@ -298,7 +298,7 @@ def test_counters_are_asked_for_their_rates_and_gauges_are_not(targets: list[tup
             assert is_rate == (KINDS[metric] != "gauge"), expr
 
 
-def test_panels_lie_beside_each_other(dashboard: dict[str, Any]) -> None:
+def test_panels_do_not_overlap(dashboard: dict[str, Any]) -> None:
     panels = dashboard["panels"]
     assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
     for one, other in combinations([panel["gridPos"] for panel in panels], 2):

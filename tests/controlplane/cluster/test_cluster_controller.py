@@ -248,7 +248,7 @@ def test_joins_that_are_refused(
     assert [now] == before
 
 
-def test_where_a_worker_stands(make_cluster: MakeCluster) -> None:
+def test_the_location_of_a_worker(make_cluster: MakeCluster) -> None:
     config = switch_config(1, {3: "10.0.0.0/16", 300: "10.0.1.2/32"}, service_address=("127.0.0.1", 47500))
     cluster = make_cluster(config)
     first, second = crew = cluster.make()
@@ -313,7 +313,7 @@ def forget(cluster: Cluster, crew: list[Worker]) -> None:
     assert state_of(cluster.controller.job(crew[0].job)) is JobState.FORMING
 
 
-def test_the_same_members_go_on(cluster: Cluster) -> None:
+def test_the_same_members_continue(cluster: Cluster) -> None:
     crew = cluster.run()
     assert "resume" not in document_of(crew[0])
     forget(cluster, crew)
@@ -338,7 +338,7 @@ def test_a_report_that_makes_no_sense_is_refused_by_the_name_of_its_field(cluste
     assert cluster.controller.job("job").last_refusal.startswith("join of job 'job': report: generation 0")
 
 
-def test_a_quorum_goes_on(cluster: Cluster) -> None:
+def test_a_quorum_continues(cluster: Cluster) -> None:
     first, second, third = cluster.run(workers=3, quorum=2)
     generation, actual = first.generation, cluster.installed_entries()
     time_passes(cluster, LEASE_S, first, third)

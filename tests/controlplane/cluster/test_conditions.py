@@ -177,7 +177,7 @@ def test_workers_hear_that_their_switch_is_not_reached(
         assert switch.condition.startswith("nobody answers" if text else "odd")
         beat = crew[0].beat()
     assert beat.switch_unreachable == text
-    assert (beat.state, beat.generation) == (pb.JOB_STATE_RUNNING, crew[0].generation), "sums may go on"
+    assert (beat.state, beat.generation) == (pb.JOB_STATE_RUNNING, crew[0].generation), "sums may continue"
     cluster.clock.sleep(2)
     cluster.controller.tick()
     assert crew[0].beat().switch_unreachable == ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of MIN:MAX workers: who is waited for, and how a job goes on without a worker and with one that comes late."""
+"""Jobs of MIN:MAX workers: who is waited for, and how a job continues without a worker and with one that comes late."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_first_generation_waits_for_all_and_then_begins_with_those_who_are_t
     assert view.health_reason.endswith("it is evicted in 2.0 s; its generation began without ranks 0, 2")
 
 
-def test_a_lost_worker_is_waited_for_and_then_the_job_goes_on_without(cluster: Cluster) -> None:
+def test_a_lost_worker_is_waited_for_and_then_the_job_continues_without(cluster: Cluster) -> None:
     crew = crew_of(cluster)
     assert seats(started(cluster, crew, 4)[0]) == ([0, 1, 2, 3], 4, 4, frozenset()), "all begin at once"
     crew[2].leave("killed")

@@ -116,7 +116,7 @@ def test_only_the_last_events_are_kept_and_none_of_a_job_that_is_gone(cluster: C
     assert events(cluster) == ["Created"]
 
 
-def test_a_restarted_controller_says_so_and_goes_on(cluster: Cluster) -> None:
+def test_a_restarted_controller_says_so_and_continues(cluster: Cluster) -> None:
     crew = cluster.run()
     cluster.start()
     (event,) = cluster.controller.job("job").events
@@ -178,7 +178,7 @@ def test_a_job_that_nobody_is_in_is_idle(cluster: Cluster) -> None:
     is_now(cluster, Health.IDLE, "its last generation ended: all its workers have left")
 
 
-def test_a_quorum_goes_on_and_is_degraded(cluster: Cluster) -> None:
+def test_a_quorum_continues_and_is_degraded(cluster: Cluster) -> None:
     crew = cluster.run("job", 3, quorum=2)
     time_passes(cluster, LEASE_S + 0.1, *crew[1:])
     is_now(cluster, Health.DEGRADED, f"rank 0 was evicted: it was silent for {LEASE_S:g} s")

@@ -26,7 +26,7 @@ from .world import Cluster, Worker, device_of, expected, switch_config
 
 
 def standing(cluster: Cluster, name: str) -> bool:
-    """Return whether entries of a job stand on a switch, beside the switch's own address."""
+    """Return whether entries of a job are installed on a switch, in addition to the switch's own address."""
     return len(device_of(cluster, name).entities) > 1
 
 
@@ -34,8 +34,8 @@ def record(cluster: Cluster, name: str = "train") -> JobRecord:
     return cluster.controller._cache.get(name)
 
 
-def go_on(crew: list[Worker], shards: int) -> None:
-    """Join again with a report of the generation that is over, and hear of the next one."""
+def rejoin(crew: list[Worker], shards: int) -> None:
+    """Join again with a report of the generation that has ended, and hear of the next one."""
     for worker in crew:
         further = tuple(Report(worker.generation, 0, 0, ()) for _ in range(1, shards))
         join(worker, shards, report=Report(worker.generation, 0, 0, (), 0, further_shards=further))
@@ -44,7 +44,7 @@ def go_on(crew: list[Worker], shards: int) -> None:
 
 
 def cleared(cluster: Cluster) -> None:
-    """Assert that on every switch stands what the database says, also where jobs have left something."""
+    """Assert that every switch has installed what the database says, also where jobs have left something."""
     records = [cluster.controller._cache.get(view.name) for view in cluster.controller.jobs()]
     for switch in cluster.config.switches:
         jobs = [each.parts[switch.name] for each in records if switch.name in each.parts]
@@ -53,7 +53,7 @@ def cleared(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(("away", "shard"), [("s1", 0), ("s3", 1)])
-def test_a_shard_moves_and_the_workers_go_on(three: Cluster, away: str, shard: int) -> None:  # noqa: F811
+def test_a_shard_moves_and_the_workers_continue(three: Cluster, away: str, shard: int) -> None:  # noqa: F811
     crew = run(three, 2, shard_switches=("s1", "s3"))
     before = record(three).generation
     moved = three.controller.mover.move("train", away, "s2")
@@ -61,7 +61,7 @@ def test_a_shard_moves_and_the_workers_go_on(three: Cluster, away: str, shard: i
     assert "it moves from switch" in crew[0].beat().reason
     assert record(three).switches[shard] == "s2"
     three.controller.tick()
-    go_on(crew, 2)
+    rejoin(crew, 2)
     now = record(three)
     assert (now.state, now.departed) == (JobState.RUNNING, ())
     assert now.generation > before
@@ -77,13 +77,13 @@ def test_without_a_name_it_goes_where_most_room_is(three: Cluster) -> None:  # n
 
 
 def test_nobody_waits_for_a_switch_that_is_dead(three: Cluster) -> None:  # noqa: F811
-    """Its slots stay the job's, and its entries are removed when it answers again; the job has long gone on."""
+    """Its slots stay the job's, and its entries are removed when it answers again; the job continued long before."""
     crew = run(three, 2, shard_switches=("s1", "s3"))
     dead = device_of(three, "s1")
     dead.fail(at=dead.updates, failure=Failure.UNREACHABLE)
     three.controller.mover.move("train", "s1", "s2")
     three.controller.tick()
-    go_on(crew, 2)
+    rejoin(crew, 2)
     assert (record(three).state, [left.switch for left in record(three).departed]) == (JobState.RUNNING, ["s1"])
     assert {view.name: view.slots_used for view in three.controller.switches()}["s1"] == 16
     with pytest.raises(InvalidRequestError, match="has slots on switch 's1' already"):
@@ -102,7 +102,7 @@ def test_a_controller_that_starts_again_clears_what_was_left(three: Cluster) -> 
     assert standing(three, "s3")
     three.start()
     three.controller.tick()
-    go_on(crew, 2)
+    rejoin(crew, 2)
     assert record(three).departed == ()
     cleared(three)
 

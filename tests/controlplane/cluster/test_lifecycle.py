@@ -378,7 +378,7 @@ def quorate(workers: int = 3, quorum: int = 2) -> JobRecord:
     return running(lifecycle.start_generation(now, job_of(now, 7)))
 
 
-def test_a_quorum_goes_on_without_a_lost_worker() -> None:
+def test_a_quorum_continues_without_a_lost_worker() -> None:
     now = lifecycle.lose(quorate(), 1, "silence")
     assert (now.state, phases(now), now.live_workers) == (
         JobState.RUNNING,
@@ -490,7 +490,7 @@ class Stream:
     """Results that it delivered and keeps for nobody any more."""
     decided: set[int] = field(default_factory=set)
     known: int = 0
-    """The generation with newcomers that its program goes on from."""
+    """The generation with newcomers that its program continues from."""
     meant: dict[int, int] = field(default_factory=dict)
     """What was known where it submitted a position: who knows of other newcomers submits something else."""
 

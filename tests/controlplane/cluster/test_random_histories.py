@@ -307,8 +307,8 @@ def forgotten_by_the_spine(mortal: Mortal) -> None:
     forgotten(mortal, "s3")
 
 
-def go_on(mortal: Mortal) -> None:
-    """Let the crew report what it holds, and hear how it goes on."""
+def rejoin(mortal: Mortal) -> None:
+    """Let the crew report what it holds, and hear how the job continues."""
     for worker in mortal.crew:
         worker.held = ((3 * worker.rank, 3 * worker.rank + 5),)
         worker.join()
@@ -328,7 +328,7 @@ SCENES: dict[str, tuple[list[Callable[[Mortal], None]], Callable[[Mortal], None]
     "leave": ([create, lambda mortal: enter(mortal.crew)], leave),
     "delete": ([create, lambda mortal: enter(mortal.crew)], delete),
     "forgotten": ([create, lambda mortal: enter(mortal.crew)], forgotten),
-    "go on": ([create, lambda mortal: enter(mortal.crew), forgotten], go_on),
+    "go on": ([create, lambda mortal: enter(mortal.crew), forgotten], rejoin),
     "restart": ([create, lambda mortal: enter(mortal.crew)], restart),
 }
 """What happened before, and what the controller dies in."""
@@ -363,7 +363,7 @@ def check_recovery(mortal: Mortal) -> None:
     assert mortal.states()["other"] is JobState.RUNNING
     assert mortal.other[0].beat().generation == other_generation  # nothing of another job changed
     if any(worker.held for worker in mortal.crew):
-        check_how_it_goes_on(mortal)
+        check_continuation(mortal)
     for act in (Worker.start_again, Worker.join):
         for worker in mortal.crew:
             with suppress(UnknownJobError):
@@ -378,7 +378,7 @@ def check_recovery(mortal: Mortal) -> None:
     assert {view.slots_used for view in cluster.controller.switches()} == {0}
 
 
-def check_how_it_goes_on(mortal: Mortal) -> None:
+def check_continuation(mortal: Mortal) -> None:
     """Those that asked in vain ask again, the same, and all hear the same."""
     for worker in mortal.crew:
         worker.held = ((3 * worker.rank, 3 * worker.rank + 5),)
@@ -405,7 +405,7 @@ def check_how_it_goes_on(mortal: Mortal) -> None:
 @pytest.mark.parametrize(
     ("scene", "tree"), [*((each, False) for each in SCENES), *((each, True) for each in TREE_SCENES)]
 )
-def test_the_next_controller_goes_on(scene: str, tree: bool, what: str, tmp_path: Path) -> None:
+def test_the_next_controller_continues(scene: str, tree: bool, what: str, tmp_path: Path) -> None:
     for at in range(1000):
         mortal, died = die_in(scene, what, at, tmp_path / str(at), tree)
         check_recovery(mortal)

@@ -195,7 +195,7 @@ def test_a_shard_whose_entries_are_lost_ends_the_generation_of_all(three: Cluste
     for worker in crew:
         worker.beat()
     three.controller.tick()
-    assert all(worker.is_over() for worker in crew)
+    assert all(worker.has_ended() for worker in crew)
     runs = [[((0, 8),), ((0, 3),)], [((0, 8), (9, 12)), ()]]
     for worker, held in zip(crew, runs, strict=True):
         join(worker, 2, report=report(before, held, begun=4))
@@ -379,7 +379,7 @@ def test_two_tokens_are_valid_until_the_earlier_one_is_revoked(cluster: Cluster,
         cluster.controller.revoke_earlier_token("train")
 
 
-def test_who_has_joined_with_a_revoked_token_goes_on_from_generation_to_generation(cluster: Cluster) -> None:
+def test_a_worker_that_joined_with_a_revoked_token_continues_in_later_generations(cluster: Cluster) -> None:
     crew = cluster.run("train")
     new = cluster.controller.rotate_token("train")
     cluster.controller.revoke_earlier_token("train")

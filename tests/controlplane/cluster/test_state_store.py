@@ -95,7 +95,7 @@ def test_only_the_owner_reads_the_books(path: Path, caplog: pytest.LogCaptureFix
 
 
 def test_a_copy_has_another_owner_number(store: StateStore, path: Path) -> None:
-    """A switch tells controllers by it: a copy beside the first controller would depose that for good."""
+    """A switch tells controllers by it: a copy next to the first controller would depose that for good."""
     again = reopened(store)
     assert again.owner == store.owner
     assert 0 < store.owner < 1 << 32
@@ -383,7 +383,7 @@ def test_a_database_that_was_emptied_is_none(path: Path, size: int) -> None:
 
 
 def test_a_database_whose_log_was_lost_is_none(store: StateStore, path: Path) -> None:
-    """A first start ends by SIGKILL, and somebody removes the file beside the database, which has everything."""
+    """A first start ends by SIGKILL, and somebody removes the file next to the database, which has everything."""
     header = path.read_bytes()
     store.close()
     path.write_bytes(header)
@@ -536,7 +536,7 @@ def beat(cluster: Cluster, worker: Worker) -> pb.HeartbeatResponse:
     )
 
 
-def test_what_the_backup_has_goes_on_and_the_rest_is_kept(
+def test_the_jobs_of_the_backup_continue_and_the_rest_is_kept(
     cluster: Cluster, device: FakeDevice, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     known = cluster.run("known")

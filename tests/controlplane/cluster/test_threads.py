@@ -127,5 +127,5 @@ def look_around(cluster: Cluster, slow: SlowDevice, crew: list[Worker], other: l
     other[1].join()
     assert isinstance(other[0].membership(), dict)
     assert state_of(cluster.controller.job("other")) is JobState.RUNNING
-    crew[0].leave()  # the generation is over before it has begun
+    crew[0].leave()  # the generation has ended before it has begun
     assert state_of(cluster.controller.job("job", counters=False)) is JobState.CHANGING

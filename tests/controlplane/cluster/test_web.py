@@ -171,7 +171,7 @@ def test_who_is_silent_keeps_nobody_waiting(cluster: Cluster, server: WebServer)
 
 
 def test_a_crowd_takes_a_bounded_number_of_places(server: WebServer) -> None:
-    """Clients that send a part of a request and no more; who sends a whole one is answered, whoever came before."""
+    """Clients that send a part of a request and no more; a client that sends a whole one is still answered."""
     host, port = server.address.rsplit(":", 1)
     with ExitStack() as crowd:
         for _ in range(4 * CLIENTS_MAX):

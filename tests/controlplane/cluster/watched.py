@@ -70,7 +70,7 @@ class WatchedStore(StateStore):
 
 
 class WatchedDevice(FakeDevice):
-    """A switch on which no generation may stand that is not in the database, none twice, and no two in one slot.
+    """A switch on which no generation may be installed that is not in the database, none twice, and no two in one slot.
 
     A leaf admits nobody before its spine does, and no switch while another one admits an older generation of the job
     (T7).
@@ -123,13 +123,13 @@ class WatchedDevice(FakeDevice):
 
     def _check(self) -> None:
         actual = self.generations() - {FOREIGN_GENERATION}
-        assert actual <= set(self.intents.places), "a generation stands that is not in the database"
+        assert actual <= set(self.intents.places), "a generation is installed that is not in the database"
         for one, other in combinations(actual, 2):
             a, b = self.intents.places[one][self.name], self.intents.places[other][self.name]
             assert a.end <= b.base or b.end <= a.base, f"generations {one} and {other} in one slot"
 
     def generations(self, table: str = "") -> set[int]:
-        """Return the generations of which something stands, in a table if one is named."""
+        """Return the generations that have entries, in a table if one is named."""
         return {
             entity.match["generation"]
             for entity in self.entities.values()

@@ -83,7 +83,7 @@ class Worker:
     joined: pb.JoinResponse | None = None
     generation: int = 0
     held: tuple[tuple[int, int], ...] = ()
-    """The results that it reports of a generation that is over."""
+    """The results that it reports of a generation that has ended."""
 
     @property
     def incarnation(self) -> bytes:
@@ -111,8 +111,8 @@ class Worker:
         return self.join()
 
     def join(self, **changes: Any) -> pb.JoinResponse:
-        """Join, with a report where the generation that it knows is over."""
-        if self.generation and self.is_over() and "report" not in changes:
+        """Join, with a report where the generation that it knows has ended."""
+        if self.generation and self.has_ended() and "report" not in changes:
             changes["report"] = self.report()
         self.joined = self.cluster.controller.member_requests.join(self.request(**changes))
         return self.joined
@@ -121,7 +121,7 @@ class Worker:
         end = self.held[-1][1] if self.held else 0
         return Report(self.generation, 0, end, self.held, 0)
 
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         found = [job for job in self.cluster.controller.jobs() if job.name == self.job]
         return not any(job.generation == self.generation and job.state == pb.JOB_STATE_RUNNING for job in found)
 
@@ -198,7 +198,7 @@ class Cluster:
         return dict(device.entities)
 
     def check(self) -> None:
-        """Assert that on every switch stands exactly what the database says."""
+        """Assert that every switch has installed exactly what the database says."""
         for switch in self.config.switches:
             records = [self.controller._cache.get(view.name) for view in self.controller.jobs()]
             wanted = expected(switch, [each.parts[switch.name] for each in records if switch.name in each.parts])

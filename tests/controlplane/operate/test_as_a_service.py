@@ -118,7 +118,7 @@ def test_the_service_manager_is_told(tmp_path: Path, stack: ExitStack, what: str
     assert manager.listen()[-1] == "STOPPING=1"
 
 
-def test_a_process_that_stands_still_says_nothing(tmp_path: Path, stack: ExitStack) -> None:
+def test_a_stopped_process_says_nothing(tmp_path: Path, stack: ExitStack) -> None:
     manager = Manager(tmp_path, stack)
     command = [sys.executable, "-m", "hopsum_switch", "--grpc", "127.0.0.1:0"]
     switch = ManagedProcess(command, tmp_path / "log", environment={**os.environ, **manager.environment})

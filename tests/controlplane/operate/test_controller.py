@@ -233,7 +233,7 @@ def test_the_threads_continue_whatever_fails(caplog: pytest.LogCaptureFixture) -
     with MaintenanceThreads(controller, period_s=0.001):  # type: ignore[arg-type]
         assert controller.enough.wait(START_S)
     calls = dict(controller.calls)
-    assert "hopsum-pulse-leaf1 failed, and continues" in caplog.text
+    assert "hopsum-switch-leaf1 failed, and continues" in caplog.text
     assert calls == controller.calls, "it beats on after the end"
 
 

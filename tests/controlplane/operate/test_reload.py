@@ -78,7 +78,7 @@ def hang_up(controller: Controller, answer: str) -> None:
 
 
 @needs_openssl
-def test_certificates_tokens_and_level_are_read_again_and_connections_go_on(tmp_path: Path, stack: ExitStack) -> None:
+def test_certificates_tokens_and_level_are_reread_and_connections_continue(tmp_path: Path, stack: ExitStack) -> None:
     certify(tmp_path, "first")
     token = private(tmp_path / "admin.token", OLD)
     more = 'tls_certificate = "server.pem"\ntls_key = "server.key"\nadmin_token_file = "admin.token"\n'

@@ -137,7 +137,7 @@ def test_clients_are_named_and_shut_out(folder: Path, stack: ExitStack, capsys: 
 
 
 def test_certificates_are_replaced(folder: Path, stack: ExitStack) -> None:
-    """A session that is open goes on; the next one gets the new certificate, which another authority has made."""
+    """An open session continues; the next one gets the new certificate, which another authority has made."""
     switch, address = start_with_tls(folder, stack)
     device = stack.enter_context(open_device("native", address, tls=tls(folder)))
     old = (folder / "ca.pem").read_bytes()

@@ -99,7 +99,7 @@ def test_workers_are_told_the_group_of_codes(tmp_path: Path, conf: Path, chip: B
         assert told.code_group == 4, "a word in ingress, one in egress"
         assert told.ops == {Op.LOOKUP_ADD8, Op.ADD8, Op.ADD32, Op.OR, Op.MAX32}
         cluster.start(pipeline=programs)
-        assert cluster.controller.job("job").generation == document["generation"], "the next controller goes on with it"
+        assert cluster.controller.job("job").generation == document["generation"], "the next controller keeps it"
     finally:
         cluster.controller.close()
         cluster.stop()

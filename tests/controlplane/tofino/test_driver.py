@@ -80,7 +80,7 @@ def test_a_build_is_pushed(chip: BfRuntime, device: TofinoDevice, tofino_pipelin
 
 
 def open_when_free(chip: BfRuntime, **options: Any) -> TofinoDevice:
-    """Open the switch as soon as the session before is over."""
+    """Open the switch as soon as the previous session has ended."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -159,7 +159,7 @@ def test_slots_are_spread_by_speed(chip_name: str, ports: tuple[int, ...], share
     facts = {"tofino": TOFINO, "tofino2": TOFINO2}[chip_name]
     given = spread_slot_groups(facts, ports)
     assert {port: given.count(port) for port in given} == share
-    assert set(given[: len(set(given))]) >= {port for port, groups in share.items() if groups > 5}, "by turns"
+    assert set(given[: len(set(given))]) >= {port for port, groups in share.items() if groups > 5}, "in turn"
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_a_batch_is_written_in_parts(chip: BfRuntime, device: TofinoDevice, monk
     assert len(error.value.may_be_installed()) == 200
 
 
-def test_a_batch_that_ends_early_may_stand(
+def test_a_batch_that_ends_early_may_be_installed(
     chip: BfRuntime, device: TofinoDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The switch fails at the second part, and says nothing of its updates."""

@@ -26,8 +26,8 @@ PACKETS = 50
 def simulate(job: SynchronousSgd, workers: int, ratio: float, overhead: float) -> tuple[float, float]:
     """Return when the last worker has computed, and when the last packet has passed the one link of the server.
 
-    Every worker takes its minibatches one by one, then offers its packets to a link that takes one at a time, whoever
-    has waited longest.
+    Every worker takes its minibatches one by one, then offers its packets to a link that takes one at a time, that of
+    the worker that has waited longest.
     """
     computed = []
     for _ in range(workers):

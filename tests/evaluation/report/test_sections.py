@@ -73,7 +73,7 @@ def check_links(result: dict[str, Any]) -> None:
             assert run["reduce_s"] is None or run["reduce_s"] > 0.8 * SENT_BITS[run["scheme"]] * 1e6 / 200e6
     learned = [{run["scheme"]: [point[2] for point in run["points"]] for run in result["documents"][number]["runs"]}
                for number in (3, 4)]  # fmt: skip
-    assert learned[0]["thc"] == learned[1]["thc"]  # the same sums, whoever adds
+    assert learned[0]["thc"] == learned[1]["thc"]  # the same sums, wherever they are added
 
 
 def test_the_least_error_fits_the_bits_of_both_directions() -> None:

@@ -29,7 +29,7 @@ PATIENT = Timing(retransmit_s=30.0, retransmit_max_s=30.0, deadline_s=60.0)
 """A slow machine is no loss: nothing is sent twice."""
 HASTY = Timing(retransmit_s=0.02, deadline_s=0.3)
 ASKING = Timing(retransmit_s=0.02, deadline_s=4.0)
-"""Asks the switch a second before: it answers in that time, also on a machine that stands still for a while."""
+"""Asks the switch a second before: it answers in that time, also on a machine that pauses for a while."""
 
 
 class RecordingLink(WrappedLink):

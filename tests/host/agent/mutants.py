@@ -65,7 +65,7 @@ class DropsExcluded(Mutant):
 
 
 class DividesByAll(Sound):
-    """Divides sums by the job's workers, whoever is in them."""
+    """Divides sums by the number of the job's workers, whichever of them are in the sums."""
 
     def decode(
         self, results: NDArray[np.uint8], contributors: NDArray[np.uint64], *given: Any, **options: Any

@@ -159,7 +159,7 @@ class Submitted(NamedTuple):
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_bursts_and_groups_have_one_stream_whoever_foresees_the_codes(stack: ExitStack, seed: int) -> None:
+def test_bursts_and_groups_have_one_stream_whichever_rank_foresees_the_codes(stack: ExitStack, seed: int) -> None:
     """Ranks 0 and 1 put codes into the stream before their ranges are summed where they can; rank 2 never does."""
     spelled, rng, lengths = ["thc", "thc:bits=2", "uhc"][seed % 3], np.random.default_rng(seed), (700, 300_000)
     codec = make_codec(spelled, workers=3, backend="numpy")

@@ -160,7 +160,7 @@ def _block_norms(x: NDArray[np.float32]) -> NDArray[np.float64]:
 
 def unbounded(run: LongRun) -> list[str]:
     """Say in which ways residuals are not bounded."""
-    # Whoever is left out k times in a row keeps k vectors more. How often that is depends on the machine's load.
+    # A rank left out k times in a row keeps k vectors more. How often that is depends on the machine's load.
     first, second = np.array_split(np.array(run.norms) / run.allow(run.left_out()), 2)
     found = []
     if run.left > SPREAD * leftover(run.codecs[0]):

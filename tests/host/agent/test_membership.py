@@ -200,7 +200,7 @@ def resumed(path: Path, **changed: Any) -> str:
     return json.dumps(json.loads(path.read_text()) | {"resume": RESUME | changed})
 
 
-def test_how_a_job_goes_on(path: Path) -> None:
+def test_how_a_job_continues(path: Path) -> None:
     decided = (Decided(70, 80, (0,)), Decided(90, 91, (0, 1)))
     assert parse_membership(resumed(path)).resume == Resume(64, 200, 77, 9, (1,), decided)
     nobody = {"start": None, "start_generation": 0, "allreduces": None, "replaced": [], "decided": []}

@@ -132,7 +132,7 @@ def test_what_is_all_in_the_stream_outlives_the_failure_of_the_next(stack: ExitS
         np.testing.assert_array_equal(each.residual, X)
 
 
-def test_overlap_counts_a_codec_beside_the_network_of_another_all_reduce() -> None:
+def test_overlap_counts_a_codec_during_the_network_of_another_all_reduce() -> None:
     spans = [
         Span(0, "prepare", 1, 2), Span(0, "network ADD32", 2, 7), Span(1, "prepare", 3, 4),
         Span(1, "network ADD32", 7, 17), Span(11, "decode", 16, 17),

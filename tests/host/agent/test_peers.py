@@ -112,7 +112,7 @@ def test_a_socket_that_listens_already_is_used(stack: ExitStack) -> None:
 
 
 def newcomer(stack: ExitStack) -> Agent:
-    """Return the agent of a rank that is new in a job that goes on; nobody else is there."""
+    """Return the agent of a rank that is new in a job that continues; nobody else is there."""
     cluster = with_side_channels(Cluster(stack, WORKERS, quorum=2))
     cluster.membership = replace(cluster.membership, resume=Resume(0, 0, GENERATION, 3, (2,), ()))
     return cluster.agent(2, "fixed")
@@ -143,7 +143,7 @@ def test_who_waits_for_a_state_hears_that_its_agent_has_ended(
 def test_a_worker_that_sent_nothing_has_nobody_wait_for_it(stack: ExitStack) -> None:
     """Nobody is there to be served, and it has nothing: it does not linger for an hour."""
     agent = with_side_channels(Cluster(stack, WORKERS, quorum=2)).agent(0, "fixed")
-    agent._transport._linger_s = 3600.0  # type: ignore[attr-defined]
+    agent._transport.shards[0]._linger_s = 3600.0  # type: ignore[attr-defined]
     with ThreadPoolExecutor(1) as pool:
         pool.submit(agent.close).result(WAIT_S)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker's log on a wait: one line with whom it waits for, one when it is over."""
+"""A worker's log on a wait: one line with whom it waits for, one when the wait has ended."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def lines(caplog: pytest.LogCaptureFixture, logger: str) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == logger]
 
 
-def test_a_wait_has_one_line_and_another_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wait_has_one_line_and_another_when_it_has_ended(caplog: pytest.LogCaptureFixture) -> None:
     clock, log = FakeClock(), logging.getLogger("hopsum.tests.waiting")
     waiting = WaitMonitor(log, "rank 3", clock=clock)
     assert waiting.log_in_s == AFTER_S

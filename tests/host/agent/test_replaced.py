@@ -35,7 +35,7 @@ def new(start: int, generation: int = 71, allreduces: int = 0) -> Resume:
     return Resume(0, start, generation, allreduces, (1,), ())
 
 
-def go_on(start: int, allreduces: int, generation: int = 71) -> ResumeCommand:
+def resume_command(start: int, allreduces: int, generation: int = 71) -> ResumeCommand:
     error = WorkersReplacedError("the promised one was not submitted", (1,))
     return ResumeCommand({1: generation}, generation, (start,), allreduces, error)
 
@@ -92,7 +92,7 @@ def test_what_is_submitted_while_sealed_waits_for_the_next_generation() -> None:
 
 
 def test_void_exchanges_end_their_all_reduces_and_nothing_else() -> None:
-    """Ranges of 0 and 1 stand before the newcomers; those of 0 were decided, so its codes come too late."""
+    """Ranges of 0 and 1 are before the newcomers; those of 0 were decided, so its codes come too late."""
     with opened() as stand:
         feedback = [ErrorFeedback(X.size) for _ in range(4)]
         tasks = [stand.submit(X, feedback[number], number, more=number == 0) for number in range(2)]
@@ -102,10 +102,10 @@ def test_void_exchanges_end_their_all_reduces_and_nothing_else() -> None:
         stand.transport.do(0)
         assert all(replaced(task) for task in tasks)
         late = stand.submit(X, feedback[2], 2)
-        assert replaced(late), "until the program goes on"
+        assert replaced(late), "until the program continues"
         for each in feedback[:3]:
             np.testing.assert_allclose(each.residual, X, rtol=0, atol=2.0**-22)
-        stand.engine.driver.put(go_on(2, 2))
+        stand.engine.driver.put(resume_command(2, 2))
         again = stand.submit(X, feedback[3], 2)
         stand.do(2, 3)
         np.testing.assert_allclose(mean(again), X, atol=1e-4)
@@ -114,13 +114,13 @@ def test_void_exchanges_end_their_all_reduces_and_nothing_else() -> None:
 
 
 def test_what_was_decided_ends_well_and_later_ones_wait_for_it() -> None:
-    """The program has gone on while an older one is still fetched: nothing overtakes it in the stream."""
+    """The program has continued while an older one is still fetched: nothing overtakes it in the stream."""
     with opened() as stand:
         feedback = ErrorFeedback(X.size)
         older = stand.submit(X, feedback, 0)
         stand.transport.wait_for_phases(1)
         stand.change(new(2))
-        stand.engine.driver.put(go_on(2, 1))
+        stand.engine.driver.put(resume_command(2, 1))
         newer = stand.submit(X, feedback, 1)
         stand.transport.do(0)
         stand.transport.wait_for_phases(2)  # its codes have their place before the newcomers
@@ -132,7 +132,7 @@ def test_what_was_decided_ends_well_and_later_ones_wait_for_it() -> None:
 
 
 @pytest.mark.parametrize(("ends", "start"), [("decided before", 2), ("decided after", 1), ("void after", 1)])
-def test_a_promise_that_is_not_kept_ends_when_the_program_goes_on(ends: str, start: int) -> None:
+def test_a_promise_that_is_not_kept_ends_when_the_program_continues(ends: str, start: int) -> None:
     """Also where the promised exchange ends later."""
     with opened() as stand:
         feedback = ErrorFeedback(X.size)
@@ -141,7 +141,7 @@ def test_a_promise_that_is_not_kept_ends_when_the_program_goes_on(ends: str, sta
         stand.change(new(start))
         if ends == "decided before":
             stand.transport.do(0)
-        stand.engine.driver.put(go_on(start, 1))
+        stand.engine.driver.put(resume_command(start, 1))
         with pytest.raises(WorkersReplacedError, match="promised one"):
             alone.future.result(WAIT_S)
         np.testing.assert_allclose(feedback.residual, X, rtol=0, atol=2.0**-22)
@@ -174,7 +174,7 @@ def test_newcomers_begin_directly_behind_the_ranges(
         else:
             assert replaced(task)
         np.testing.assert_allclose(feedback.residual, X * (not skips), rtol=0, atol=2.0**-22)
-        stand.engine.driver.put(go_on(1, 1))
+        stand.engine.driver.put(resume_command(1, 1))
         after = stand.submit(X, None, 1)
         stand.do(1, 2)
         assert mean(after).size
@@ -237,11 +237,11 @@ def test_codes_that_end_before_their_ranges(skips: bool, void: bool, monkeypatch
         assert not stand.failures
 
 
-def test_numbers_go_on_at_the_agreed_one() -> None:
+def test_numbers_continue_at_the_agreed_one() -> None:
     with opened() as stand:
         stand.transport.limit = 0
         assert replaced(stand.submit(X, None, 0))
-        stand.engine.driver.put(go_on(5, 9))
+        stand.engine.driver.put(resume_command(5, 9))
         stand.transport.wait(lambda: stand.transport.calls[-1:] == [("resume_at", 71, 5)])
         _, begun = stand.engine.seal()
         assert begun == 9
@@ -261,14 +261,14 @@ def test_an_engine_that_ends_while_sealed_ends_everything() -> None:
 
 
 @pytest.mark.parametrize("failed", [False, True])
-def test_what_waits_behind_a_go_on_ends_with_the_engine(failed: bool) -> None:
+def test_what_waits_behind_a_resume_command_ends_with_the_engine(failed: bool) -> None:
     with opened() as stand:
         stand.submit(X, None, 0)
         stand.transport.wait_for_phases(1)
         stand.change(new(2))
-        stand.engine.driver.put(go_on(2, 1))
+        stand.engine.driver.put(resume_command(2, 1))
         behind = stand.submit(X, None, 1)
-        stand.engine.driver.put(go_on(3, 2, generation=72))
+        stand.engine.driver.put(resume_command(3, 2, generation=72))
         further = stand.submit(X, None, 2)
         stand.engine.driver.put(Ended(GenerationEndedError("given up")) if failed else CLOSE)
         for task in (behind, further):
@@ -280,7 +280,7 @@ def test_silence_lasts_until_something_comes() -> None:
     clock, transport = FakeClock(), StageTransport()
     silence, counts = ShardWatch(transport, clock=clock), transport.counts
     clock.now_s += 5
-    assert not silence.check(), "nothing was sent twice: whoever waits for a slow rank is not in the dark"
+    assert not silence.check(), "nothing was sent twice: a wait for a slow rank is not in the dark"
     counts.worker.retransmits += 1
     assert silence.check()
     counts.link.datagrams_received += 1

@@ -196,7 +196,7 @@ def await_share(cluster: Cluster) -> None:
     await_that(lambda: cluster.links[0].statistics.datagrams_received)
 
 
-def go_on(made: list[Cluster], agents: list[Agent], job: JobConfig, gone: set[int]) -> Resume:
+def enter_next_generation(made: list[Cluster], agents: list[Agent], job: JobConfig, gone: set[int]) -> Resume:
     """Bring all agents but the gone into the next generation, as a controller decides; return its decision."""
     reports = {}
     for rank, agent in enumerate(agents):
@@ -231,10 +231,10 @@ def half_summed(stack: ExitStack) -> tuple[list[Cluster], JobConfig, list[Agent]
     return made, job, agents, feedback, futures
 
 
-def test_a_shard_that_lost_its_switch_goes_on_in_the_next_generation(stack: ExitStack) -> None:
+def test_a_shard_that_lost_its_switch_continues_in_the_next_generation(stack: ExitStack) -> None:
     """Shard 0 has summed its share when shard 1 answers for the first time: nothing is summed twice or lost."""
     made, job, agents, feedback, futures = half_summed(stack)
-    resume = go_on(made, agents, job, gone=set())
+    resume = enter_next_generation(made, agents, job, gone=set())
     assert resume.start is None
     assert resume.further_shards[0].decided == ()
     means = {future.result(WAIT_S).mean.tobytes() for future in futures}
@@ -246,7 +246,7 @@ def test_a_shard_that_lost_its_switch_goes_on_in_the_next_generation(stack: Exit
 def test_what_lacks_a_lost_worker_at_one_shard_is_void_on_all_ranks(stack: ExitStack) -> None:
     """Rank 2 is gone. Shard 0 had its part, shard 1 had not: the vector goes back whole."""
     made, job, agents, feedback, futures = half_summed(stack)
-    go_on(made, agents, job, gone={2})
+    enter_next_generation(made, agents, job, gone={2})
     for rank in (0, 1):
         with pytest.raises(WorkersReplacedError):
             futures[rank].result(WAIT_S)

@@ -286,7 +286,7 @@ def test_kubernetes_variables_for_services_are_no_settings() -> None:
 
 @pytest.mark.parametrize("name", ["COMPILED", "COMPARE", "HOST", "NETWORK", "TLS", "CONTROLLER", "ADMIN_TOKEN_FILE"])
 def test_variables_that_others_read_are_no_settings(name: str) -> None:
-    """They stand beside a worker's settings, so a worker connects all the same."""
+    """They are next to a worker's settings, so a worker connects all the same."""
     assert resolve(environment={f"HOPSUM_{name}": "0"}) == resolve(environment={})
 
 

@@ -106,7 +106,7 @@ def test_a_child_that_fails_leaves_numpy(caplog: pytest.LogCaptureFixture) -> No
     compile_ahead(function, {"name": "two-shot", "workers": 2}, done.set, "B")
     assert done.wait(1500)
     assert not called
-    assert "A: compiled code could not be made beside the program" in caplog.text
+    assert "A: compiled code could not be made in the background" in caplog.text
     assert "nonsense" in caplog.text
 
 

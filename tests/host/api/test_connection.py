@@ -230,7 +230,7 @@ def test_a_block_that_takes_long_says_so_and_warns_of_nothing(caplog: pytest.Log
     assert caplog.records[0].levelname == "INFO"
 
 
-def test_a_block_that_is_over_soon_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_block_that_ends_soon_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with log_if_slow("still at it", after_s=3600.0):
         pass
     assert caplog.messages == []

@@ -103,7 +103,7 @@ def test_a_rank_that_fails_alone_fails_the_others(monkeypatch: pytest.MonkeyPatc
                 job.submit(np.ones(2, np.float32))
 
 
-def test_what_is_queued_behind_a_failure_is_over_too() -> None:
+def test_what_is_queued_behind_a_failure_ends_too() -> None:
     with join("behind", 0, deadline_s=0.2) as job, join("behind", 1):
         feedback = [ErrorFeedback(2) for _ in range(3)]
         xs = np.array([[1, 2], [3, 4], [5, np.nan]], np.float32)

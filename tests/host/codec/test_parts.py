@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions that are encoded and taken in parts, beside the same ones as a whole: equal bytes, equal books."""
+"""Reductions that are encoded and taken in parts, compared with the same ones as a whole: equal bytes, equal books."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_parts_give_the_bytes_of_the_whole(
     seed=st.integers(0, 999),
     repeats=st.booleans(),
 )
-def test_machine_code_and_parts_by_turns_give_the_bytes_of_the_whole(
+def test_machine_code_and_parts_in_turn_give_the_bytes_of_the_whole(
     form: tuple[str, dict[str, Any]], elements: int, cuts: list[tuple[int, bool]], seed: int, repeats: bool
 ) -> None:
     codec = codec_of(form, "auto")

@@ -179,7 +179,7 @@ def start_agent(stack: ExitStack, star: Star, host: int, folder: Path, name: str
 
 @pytest.mark.system
 @pytest.mark.long
-def test_training_goes_on_with_fewer_hosts_and_with_more(tmp_path: Path) -> None:
+def test_training_continues_with_fewer_hosts_and_with_more(tmp_path: Path) -> None:
     """Three hosts, two after one lost its power, three again: equal replicas, a loss without a jump."""
     require_namespaces()
     (tmp_path / "paced_example.py").write_text(PACED)

@@ -101,7 +101,7 @@ def await_workers(rank: HostProcess, workers: int) -> float:
 @pytest.mark.system
 @pytest.mark.long
 @pytest.mark.parametrize("way", ["allreduce", "diloco"])
-def test_plain_processes_go_on_without_lost_hosts_and_with_one_that_comes_back(tmp_path: Path, way: str) -> None:
+def test_plain_processes_continue_without_lost_hosts_and_with_one_that_comes_back(tmp_path: Path, way: str) -> None:
     """One of four hosts is lost, comes back, and is lost again with another one, which had taken its shard.
 
     Where one more is lost, fewer than `min_workers` are left.

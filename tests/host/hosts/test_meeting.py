@@ -532,7 +532,7 @@ def test_a_host_that_is_cut_off_before_the_controller_reaches_it_is_named() -> N
 
 
 class PausedJobs:
-    """A controller, one of whose hosts stands still until it was looked at so often."""
+    """A controller, one of whose hosts is paused until it was looked at so often."""
 
     def __init__(self, looks: float, refuses: bool = False) -> None:
         self.looks, self.refuses, self.made = looks, refuses, 0
@@ -553,7 +553,7 @@ class PausedJobs:
         return fields
 
 
-def test_a_host_that_stands_still_before_the_job_is_made_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_is_paused_before_the_job_is_made_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_over_hosts, "_AGAIN_S", 0.0)
     hosts_of = {"switch0": "rank 0 (10.0.0.1)", "switch1": "rank 1 (10.0.0.2)"}
     for jobs in (PausedJobs(3), PausedJobs(0)):

@@ -274,7 +274,7 @@ def test_an_error_of_the_job_says_which_ranks_its_workers_are() -> None:
 
 
 class NewcomerJob(Communicator):
-    """A job that goes on, whose state is some bytes."""
+    """A job that continues, whose state is some bytes."""
 
     def __init__(self) -> None:
         super().__init__("job", rank=0, codec=make_codec("fixed", workers=1, backend="numpy"), thread="job")

@@ -112,7 +112,7 @@ def test_enough_happened() -> None:
 
 
 def no_seal(patch: Patch) -> None:
-    """Report, but go on as before until the new generation."""
+    """Report, but continue as before until the new generation."""
     seal, resume = Worker.seal, Worker.resume
 
     def leak(self: Worker) -> Sealed:

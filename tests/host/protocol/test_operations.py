@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle's lanes: every op, at the edges of its lanes, beside neighbours."""
+"""The oracle's lanes: every op, at the edges of its lanes, next to neighbours."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_all_replicas_end_alike(seed: int, loss: float, policy: RepairPolicy) ->
 @pytest.mark.parametrize("policy", [POLICY, SELDOM])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_flush_with_everybody_needed(loss: float, policy: RepairPolicy) -> None:
-    """The quorum is n: only FLUSH lets the others go on, and peers catch the slow one up."""
+    """The quorum is n: only FLUSH lets the others continue, and peers catch the slow one up."""
     for seed in SEEDS[:3]:
         world = history(seed, replace(plan_of(seed, loss, FLUSHING), quorum_below=0, stall_s=3.0, policy=policy))
         assert sum(each.statistics.flushes for each in world.workers) > 0
@@ -165,12 +165,12 @@ def test_no_more_is_kept_than_may_be(monkeypatch: Patch) -> None:
         world_of(seed, plan_of(seed, 0.05))
 
 
-def test_without_peers_the_generation_is_over() -> None:
+def test_without_peers_the_generation_ends() -> None:
     assert "no longer has it" in failure_of(lambda seed: replace(plan_of(seed, 0.0), policy=None))
 
 
 def test_a_straggler_that_is_given_up_on_fell_behind() -> None:
-    """Those that went on say so by name; it is told what to do."""
+    """Those that continued say so by name; it is told what to do."""
     hasty = replace(POLICY, straggler_s=0.5)
     failure = failure_of(lambda seed: replace(plan_of(seed, 0.0), policy=hasty, stall_s=5.0))
     assert re.search(r"rank \d fell behind in generation 7: .*load parameters and optimiser", failure)

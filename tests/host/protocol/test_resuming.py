@@ -96,7 +96,7 @@ def test_what_is_reported() -> None:
     assert worker.seal() == Sealed(7, 0, 7, ((0, 1), (2, 7)))
 
 
-def test_it_goes_on_where_it_was_with_the_same_bytes() -> None:
+def test_it_continues_where_it_was_with_the_same_bytes() -> None:
     worker = make()
     submit(worker, 10)
     results(worker, *range(6))
@@ -180,7 +180,7 @@ def test_what_is_kept_is_served_by_its_new_number() -> None:
     assert worker.repair.store.unproved() == [0, 2, 3], "who said to hold it may have been replaced"
 
 
-def test_a_program_that_goes_on_early_leaves_out_what_lies_before() -> None:
+def test_a_program_that_continues_early_leaves_out_what_lies_before() -> None:
     worker = make()
     submit(worker, 2)
     worker.seal()

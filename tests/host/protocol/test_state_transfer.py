@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A state in pieces: it arrives whole or not at all, from whoever has it, over connections that break."""
+"""A state in pieces: it arrives whole or not at all, from any rank that has it, over connections that break."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Ways:
         self.now, self.in_flight_most = 0.0, 0
 
     def step(self) -> None:
-        """Let what is asked now be answered, or be lost, and time go on if nothing was asked."""
+        """Let what is asked now be answered, or be lost, and time pass if nothing was asked."""
         ask = self.fetch.ask(GENERATION, self.now)
         if ask is None:
             self.now = max(self.now, self.fetch.due)

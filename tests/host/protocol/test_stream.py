@@ -55,7 +55,7 @@ def test_a_generation_ends_before_its_rounds_wrap() -> None:
 
 
 @pytest.mark.parametrize(("slot", "round_"), [(2, 1), (-1, 1), (0, 0), (0, 2**32 - 1), (0, 2**32)])
-def test_no_position_stands_there(slot: int, round_: int) -> None:
+def test_no_position_is_there(slot: int, round_: int) -> None:
     with pytest.raises(ValueError, match=r"slots 0\.\.1, rounds 1\.\.4294967294"):
         Stream(2).position(slot, round_)
 

@@ -281,7 +281,7 @@ def test_stale_about_the_round_awaited_ends_the_generation() -> None:
     )
 
 
-def test_a_generation_that_is_over() -> None:
+def test_a_generation_that_has_ended() -> None:
     worker = make()
     worker.submit(Op.ADD32, payloads(1), now=0.0)
     sent(worker)

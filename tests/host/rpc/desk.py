@@ -49,7 +49,7 @@ class LockedSwitch(UdpSwitch):
 
 
 class Desk:
-    """Stands where a ClusterController would. `before` is called with each method's name, and may raise or block."""
+    """A substitute for a ClusterController. `before` is called with each method's name, and may raise or block."""
 
     def __init__(self, switch: LockedSwitch, workers: int = 2) -> None:
         self.workers, self.switch = workers, switch
@@ -192,7 +192,7 @@ class Desk:
     # ---- for tests ------------------------------------------------------------------------------------
 
     def end(self, reason: str, *, lost: int | None = None) -> None:
-        """Take the job from the switch: its generation is over, and so is the place of who is lost."""
+        """Take the job from the switch: its generation ends, and the lost rank has no place any more."""
         with self.changed, self.switch.lock:
             self.switch.aggregator.remove_job(self.generation)
             self.over, self.membership = reason, None

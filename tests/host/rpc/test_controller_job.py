@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hopsum:// URLs: workers that join, sum, hear that their generation is over, and leave."""
+"""hopsum:// URLs: workers that join, sum, hear that their generation has ended, and leave."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_tls_files_have_to_be_used() -> None:
         hopsum.connect("hopsum://127.0.0.1:1/ddp", token="t", key_file="a.key")
 
 
-def test_a_token_stands_in_no_settings_message(tmp_path: Path) -> None:
+def test_a_token_is_in_no_settings_message(tmp_path: Path) -> None:
     config = resolve({"token": TOKEN})
     assert TOKEN not in repr(config)
     with pytest.raises(ConfigError, match="argument token is of another kind: token is a text"):

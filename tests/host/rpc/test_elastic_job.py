@@ -57,7 +57,7 @@ def test_without_a_lost_worker_and_with_one_that_comes_late(
     controller: RestartableController, desk: tuple[ClusterController, str]
 ) -> None:
     cluster, token = desk
-    # Nobody is to take the place of a rank that the job goes on without.
+    # Nobody is to take the place of a rank that the job continues without.
     jobs = controller.connect_all(NAME, token, 3, replacement_wait_s=0.0)
     assert [job.workers for job in jobs] == [WORKERS] * 3
     assert [mean(future) for future in [job.submit(vector(job)) for job in jobs]] == [[1.0, 2.0]] * 3

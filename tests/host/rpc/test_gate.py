@@ -105,7 +105,7 @@ def test_calls_that_are_reset_at_once_cost_nobody_a_call(
 ) -> None:
     """HTTP/2 rapid reset without a token, while the service is busy."""
     _, service = served
-    go_on, handled = threading.Event(), Counter[str]()
+    proceed, handled = threading.Event(), Counter[str]()
     with Channel(ControllerAddress.of(service.address)) as us, ThreadPoolExecutor(1) as pool:
         member = join(us)
 
@@ -115,13 +115,13 @@ def test_calls_that_are_reset_at_once_cost_nobody_a_call(
             return token
 
         monkeypatch.setattr(handlers, "bearer_token", counted)
-        service._events.loop.call_soon_threadsafe(go_on.wait, WAIT_S)
+        service._events.loop.call_soon_threadsafe(proceed.wait, WAIT_S)
         try:
-            # gRPC keeps no more for a server that is busy: beyond that it cancels calls, whoever made them.
+            # gRPC keeps no more for a server that is busy: beyond that it cancels calls, of any client.
             reset_calls(service.address, methods(JOB_SERVICE)["ListJobs"].path, 4000)
             beat = pool.submit(member.heartbeat, 0, {}, WAIT_S)
         finally:
-            go_on.set()
+            proceed.set()
         assert beat.result().reason == ""
         assert JobsClient(us, ADMIN).jobs() == []
     assert handled[""] <= 2 * STREAMS_MAX
@@ -163,7 +163,7 @@ def test_who_holds_one_token_cannot_take_the_calls_of_another(served: tuple[Desk
 
 def test_heartbeats_have_threads_of_their_own() -> None:
     """All other threads are taken by joins that wait for something; the places that there are can be kept."""
-    go_on = threading.Event()
+    proceed = threading.Event()
     with desk_service(workers=4, threads=2) as (desk, service), ExitStack() as stack:
         channel = stack.enter_context(Channel(ControllerAddress.of(service.address)))
         members = [MemberClient(channel, NAME, TOKEN) for _ in range(4)]
@@ -173,7 +173,7 @@ def test_heartbeats_have_threads_of_their_own() -> None:
         def stay(name: str) -> None:
             if name == "join":
                 inside.release()
-                go_on.wait(WAIT_S)
+                proceed.wait(WAIT_S)
 
         desk.before = stay
         joins = [
@@ -186,7 +186,7 @@ def test_heartbeats_have_threads_of_their_own() -> None:
             assert inside.acquire(timeout=WAIT_S)
         for _ in range(3):
             members[0].heartbeat(0, {})
-        go_on.set()
+        proceed.set()
         for join in joins:
             join.join(WAIT_S)
             assert not join.is_alive()
@@ -258,7 +258,7 @@ def test_the_present_answer_then_each_difference(cluster: Cluster, channel: Chan
     assert not any(reply.generation for reply in replies)  # the stream ends
 
 
-def test_one_stream_goes_on_from_generation_to_generation(channel: Channel, crew: Crew) -> None:
+def test_one_stream_continues_from_generation_to_generation(channel: Channel, crew: Crew) -> None:
     replies = crew.attend(generation=0)
     assert next(replies).generation == crew.generation
     crew.again()

@@ -75,7 +75,7 @@ def vanish(job: JobAgent) -> None:
     job.close()
 
 
-def test_all_reduces_go_on_in_the_next_generation(served: Served) -> None:
+def test_all_reduces_continue_in_the_next_generation(served: Served) -> None:
     desk, service = served
     with crew(service) as jobs:
         check_sum(jobs)
@@ -213,7 +213,7 @@ def test_who_gives_up_at_the_same_time_is_not_the_rank_that_was_waited_for(monke
         member.membership(60.0, known_generation=1, replacement_wait_s=0.1)
 
 
-def test_who_closes_goes_on_for_the_others(served: Served) -> None:
+def test_a_closing_rank_continues_for_the_others(served: Served) -> None:
     """Rank 0 has its last sum and leaves; rank 1 has not, and the switch is restarted: rank 0 alone holds it."""
     desk, service = served
     with crew(service) as jobs, ThreadPoolExecutor(1) as pool:
@@ -266,7 +266,7 @@ def test_a_change_that_is_refused_since_its_worker_left_says_nothing(
         vanish(jobs[1])
         stop = Agent._stop
         monkeypatch.setattr(Agent, "_stop", stop_late)
-        jobs[0]._transport._linger_s = 0.5  # type: ignore[attr-defined]  # nobody is there
+        jobs[0]._transport.shards[0]._linger_s = 0.5  # type: ignore[attr-defined]  # nobody is there
         desk.before = note
         desk.end("rank 1 was silent", lost=1)
         assert asked.wait(WAIT_S)
@@ -286,7 +286,7 @@ def test_close_waits_for_no_controller(served: Served) -> None:
         closed.set()
 
     with crew(service, membership_wait_s=100 * WAIT_S, replacement_wait_s=100 * WAIT_S) as jobs:
-        jobs[0]._transport._linger_s = 0.5  # type: ignore[attr-defined]  # nobody is there
+        jobs[0]._transport.shards[0]._linger_s = 0.5  # type: ignore[attr-defined]  # nobody is there
         vanish(jobs[1])
         desk.end("rank 1 was silent", lost=1)
         desk.wait(lambda: 0 in desk.waiting)

@@ -30,7 +30,7 @@ SEALED = Sealed(70, 3, 9, ((4, 6),))
 
 
 class Around:
-    """Agent, member and lease at once; what happens stands in `log`."""
+    """Agent, member and lease at once; what happens is in `log`."""
 
     switch_patience_s = 9.0
 
@@ -123,7 +123,7 @@ def ended(around: Around) -> HopsumError:
     return error
 
 
-def test_the_agent_hears_whom_its_generation_goes_on_without(made: tuple[Around, GenerationChange]) -> None:
+def test_the_agent_hears_without_which_ranks_its_generation_continues(made: tuple[Around, GenerationChange]) -> None:
     around, _ = made
     around.without([2])
     assert around.wait_for("do without") == ("do without", FIRST.generation, [2])
@@ -303,7 +303,7 @@ def test_generations_end_one_after_the_other(quick: tuple[Told, Lease]) -> None:
         assert len(told.heard) == count, "once"
 
 
-def test_ranks_that_the_generation_goes_on_without(quick: tuple[Told, Lease]) -> None:
+def test_ranks_that_the_generation_continues_without(quick: tuple[Told, Lease]) -> None:
     told, lease = quick
     without: list[Sequence[int]] = []
     lease.enter(70, dict, told.note("over"), told.note("lost"), without.append)

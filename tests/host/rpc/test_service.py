@@ -284,12 +284,12 @@ def test_who_waits_keeps_nobody_from_a_heartbeat() -> None:
 
 def test_leaving_waits_for_no_switch() -> None:
     """A switch of hosts:// ends with its rank, and the controller tries it for seconds."""
-    go_on, follows = threading.Event(), threading.Event()
+    proceed, follows = threading.Event(), threading.Event()
 
     def wait(name: str) -> None:
         if name == "reconcile_job":
             follows.set()
-            go_on.wait(60)
+            proceed.wait(60)
 
     with desk_service(workers=1) as (desk, service), Channel(ControllerAddress.of(service.address)) as channel:
         desk.before = wait
@@ -297,8 +297,8 @@ def test_leaving_waits_for_no_switch() -> None:
         member.join(("127.0.0.1", 5000), 5.0)
         member.leave(30.0)
         assert follows.wait(60)
-        assert not go_on.is_set()
-        go_on.set()
+        assert not proceed.is_set()
+        proceed.set()
 
 
 def test_a_heartbeat_counts_though_its_answer_is_late(cluster: Cluster, operator: JobsClient, channel: Channel) -> None:

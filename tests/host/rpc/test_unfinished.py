@@ -112,7 +112,7 @@ def test_an_exception_that_nobody_handles(
 
 
 @contextmanager
-def beside_a_holder(
+def job_and_holder(
     controller: RestartableController, cluster: ClusterController, lease_s: float, hold_s: int
 ) -> Iterator[tuple[Communicator, subprocess.Popen[bytes]]]:
     """Yield rank 0 of a job of two, and the process of rank 1, which has summed once and runs no Python for a while."""
@@ -132,7 +132,7 @@ def test_who_holds_the_interpreter_lock_for_longer_than_its_lease_keeps_its_plac
     controller: RestartableController, desk: tuple[ClusterController, str]
 ) -> None:
     """Its heartbeats stay away, and gRPC's pings come every 5 s."""
-    with beside_a_holder(controller, desk[0], lease_s=12.0, hold_s=24) as (job, child):
+    with job_and_holder(controller, desk[0], lease_s=12.0, hold_s=24) as (job, child):
         assert job.allreduce(np.float32([0, 4])).mean.tolist() == [0.5, 4]
         job.close()
         assert child.wait(60) == 0
@@ -142,7 +142,7 @@ def test_who_is_stopped_for_longer_than_its_lease_loses_its_place(
     controller: RestartableController, desk: tuple[ClusterController, str]
 ) -> None:
     """Its connection stays as it was, and nothing comes over it."""
-    with beside_a_holder(controller, desk[0], lease_s=3.0, hold_s=600) as (job, child):
+    with job_and_holder(controller, desk[0], lease_s=3.0, hold_s=600) as (job, child):
         child.send_signal(signal.SIGSTOP)
         with pytest.raises(MembershipError, match=r"lease of rank 1 ran out: nothing .* for 3 s .*HOPSUM_LEASE_S"):
             job.allreduce(np.float32([0, 4]))
@@ -174,7 +174,7 @@ def test_after_two_missed_answers_there_is_another_connection() -> None:
                 member.heartbeat(0, {}, SHORT_S)
         assert member.heartbeat(0, {}, WAIT_S).reason == ""
         assert way.accepted == 2
-        with pytest.raises(ControllerUnreachableError):  # who waited on the dead one hears that it is over
+        with pytest.raises(ControllerUnreachableError):  # who waited on the dead one hears that it has ended
             next(replies)
 
 
@@ -206,13 +206,13 @@ def test_a_controller_that_ended_with_its_rank_is_no_wait() -> None:
 def test_an_answer_between_two_that_are_missed_keeps_the_connection() -> None:
     with desk_service() as (desk, service), Channel(ControllerAddress.of(service.address)) as channel:
         member = join(channel)
-        before, go_on = channel._channel, threading.Event()
-        desk.before = lambda _: assert_true(go_on.wait(WAIT_S))
+        before, proceed = channel._channel, threading.Event()
+        desk.before = lambda _: assert_true(proceed.wait(WAIT_S))
         for _ in range(2 * MISSED_MAX):
-            go_on.clear()
+            proceed.clear()
             with pytest.raises(ControllerUnreachableError):
                 member.heartbeat(0, {}, SHORT_S)
-            go_on.set()
+            proceed.set()
             member.heartbeat(0, {}, WAIT_S)
         assert channel._channel is before
         assert desk.left == []
@@ -221,22 +221,22 @@ def test_an_answer_between_two_that_are_missed_keeps_the_connection() -> None:
 def test_a_controller_that_is_slow_keeps_the_stream_until_another_one_is_heard() -> None:
     with desk_service(workers=1) as (desk, service), Channel(ControllerAddress.of(service.address)) as channel:
         member = join(channel)
-        go_on, before = threading.Event(), channel._channel
+        proceed, before = threading.Event(), channel._channel
         lease = Lease(member)
         try:
             await_that(lambda: channel._streams)
             (first,) = channel._streams
-            desk.before = lambda name: assert_true(name != "heartbeat" or go_on.wait(WAIT_S))
+            desk.before = lambda name: assert_true(name != "heartbeat" or proceed.wait(WAIT_S))
             await_that(lambda: channel._channel is not before)
             assert first.is_given_up
             assert list(channel._streams) == [first]
-            go_on.set()
+            proceed.set()
             await_that(lambda: channel._streams and first not in channel._streams)
             (second,) = channel._streams
             assert not second.is_given_up
             assert desk.gone == []
         finally:
-            go_on.set()
+            proceed.set()
             lease.stop()
         assert desk.gone == []
         assert desk.left == [0]

@@ -58,7 +58,7 @@ def connect(**settings: Any) -> Communicator:
 
 
 def sums(rank: int) -> dict[str, Any]:
-    """Sum with every codec, several vectors in flight, while the script's own collectives go on."""
+    """Sum with every codec, several vectors in flight, while the script's own collectives continue."""
     found = {}
     for name, (codec, options) in CODECS.items():
         with connect(codec=codec, codec_options=options) as job:

@@ -117,7 +117,7 @@ class Complex(nn.Module):
 
 
 def by_replicate(comm: Any, mesh: DeviceMesh) -> dict[str, Any]:
-    """Train with `replicate()` beside plain DDP; return how far gradients and weights are apart, and a digest."""
+    """Train with `replicate()` next to plain DDP; return how far gradients and weights are apart, and a digest."""
     torch.manual_seed(0)
     model: Any = nn.Sequential(nn.Linear(20, 7), Complex())
     plain = DistributedDataParallel(copy.deepcopy(model), process_group=mesh.get_group("replicate"))

@@ -144,7 +144,7 @@ def unused(agent: Agent) -> dict[str, Any]:
     return {**ledger.close(), "kept": kept, "nothing": nothing}
 
 
-def beside_plain(module: nn.Module, plain: nn.Module, ledger: Ledger, batch: Any) -> bool:
+def equals_plain(module: nn.Module, plain: nn.Module, ledger: Ledger, batch: Any) -> bool:
     """Take a step on a DDP with the hook and on one without; return whether all gradients are equal, bit by bit."""
     ledger.owe([batch])
     for each in (module, plain):
@@ -156,13 +156,13 @@ def beside_plain(module: nn.Module, plain: nn.Module, ledger: Ledger, batch: Any
 
 
 def warm_up(agent: Agent) -> dict[str, Any]:
-    """Three steps beside a DDP without a hook; then a state that was saved after two of them goes on."""
+    """Three steps next to a DDP without a hook; then a state that was saved after two of them continues."""
     before = agent.statistics.allreduces
     module, state, ledger = make(agent, start_iter=3)
     plain = DistributedDataParallel(copy.deepcopy(module.module), bucket_cap_mb=CAP_MB)
     alike, exchanges, saved = [], [], io.BytesIO()
     for step in range(6):
-        alike.append(beside_plain(module, plain, ledger, draw(agent.rank, step)))
+        alike.append(equals_plain(module, plain, ledger, draw(agent.rank, step)))
         exchanges.append(agent.statistics.allreduces - before)
         if step == 1:
             torch.save(state.state_dict(), saved)
@@ -188,7 +188,7 @@ def auto(agent: Agent) -> dict[str, Any]:
         assert choice is not None
         choice._clock, choice._is_ready = (lambda now=now: now[0]), (lambda: True)
         for step in range(20):
-            alike.append(beside_plain(module, plain, ledger, draw(agent.rank, step)))
+            alike.append(equals_plain(module, plain, ledger, draw(agent.rank, step)))
             ways.append(state.compresses)
             now[0] += seconds[agent.rank][not state.compresses]
         statistics = state.compression_stats()
@@ -238,7 +238,7 @@ class Kinds(nn.Module):
 
 
 def kinds(agent: Agent) -> dict[str, Any]:
-    """Sparse and complex gradients beside plain DDP; a residual was loaded for the table, in step 3 rank 1 has NaN."""
+    """Sparse and complex gradients next to plain DDP; a residual was loaded for the table, in step 3 rank 1 has NaN."""
     try:
         dist.broadcast(torch.zeros(1, dtype=torch.complex64), 0)
     except RuntimeError:  # older torch has no complex numbers in gloo

@@ -119,7 +119,7 @@ def test_global_parameters_are_those_of_the_papers(count: int, delay: int, alpha
     found = run(work, codec="fixed")
     assert all(torch.equal(each, found[0]) for each in found)
     expected = published(steps, count, delay, alpha)
-    assert float((expected - flat(make_model())).abs().max()) > 0.1, "the reference stands still"
+    assert float((expected - flat(make_model())).abs().max()) > 0.1, "the reference does not change"
     torch.testing.assert_close(found[0].double(), expected, rtol=0, atol=2e-4)
 
 
@@ -273,7 +273,7 @@ def test_options_that_differ_are_an_error_on_all() -> None:
 
 
 def test_a_failed_synchronisation_is_as_if_it_had_not_been() -> None:
-    """NaN on one rank: an error on all ranks, which names the parameter; the next synchronisation goes on."""
+    """NaN on one rank: an error on all ranks, which names the parameter; the next synchronisation continues."""
 
     def work(comm: Communicator) -> tuple[str, torch.Tensor]:
         replica = Replica(comm)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples run under torchrun as they stand, learn, and end with the same parameters on all ranks."""
+"""The examples run under torchrun unchanged, learn, and end with the same parameters on all ranks."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_the_example_with_shards_as_factors(tmp_path: Path) -> None:
     for shard in range(2):
         assert len({rank["shard_sha256"] for rank in ranks if rank["shard"] == shard}) == 1
     for rank in ranks:
-        # Ten steps are whole. Then matrices have two sums, beside that of the vectors.
+        # Ten steps are whole. Then matrices have two sums, in addition to that of the vectors.
         assert 3 * steps < rank["allreduces"] <= 3 * 10 + 3 * 3 * 10
 
 
@@ -103,15 +103,15 @@ def test_books_checkpoint_and_refusals(tmp_path: Path) -> None:
     if not all(rank["replicate"] for rank in ranks):
         pytest.skip("this torch has no replicate() of FSDP2")
     for rank in ranks:
-        beside_ddp = rank["replicate"]
-        assert beside_ddp["imaginary"] > 0.1
-        assert max(beside_ddp["apart"], beside_ddp["moved"]) < 1e-4
+        against_ddp = rank["replicate"]
+        assert against_ddp["imaginary"] > 0.1
+        assert max(against_ddp["apart"], against_ddp["moved"]) < 1e-4
     for place in range(2):
         assert len({rank["replicate"]["digest"] for rank in ranks if rank["replicate"]["place"] == place}) == 1
 
 
 def test_parameters_are_in_the_order_in_which_fsdp_reduces_them() -> None:
-    """Its own order, which is not that of `named_parameters`, where a module has parameters beside its children's."""
+    """Its own order, which is not that of `named_parameters`, where a module has parameters next to its children's."""
     from torch.distributed.fsdp._fully_shard import _fsdp_init
 
     class Own(nn.Module):

@@ -146,7 +146,7 @@ def test_statistics(stack: ExitStack) -> None:
         assert statistics["ratio_up"] == 4920 / up
 
 
-def test_a_pickled_state_goes_on_alike(stack: ExitStack) -> None:
+def test_a_pickled_state_continues_alike(stack: ExitStack) -> None:
     ranks = Ranks(stack, 2)
     for seed in range(3):
         ranks.reduce(LAST, gradients(310, 2, seed))

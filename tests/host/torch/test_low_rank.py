@@ -451,7 +451,7 @@ def test_a_checkpoint_of_another_rank_of_factors(stack: ExitStack) -> None:
 
 
 def test_ranks_with_other_bases_hear_of_it(stack: ExitStack) -> None:
-    """One of them has gone on from another checkpoint: their means would differ, and nobody would see it."""
+    """One of them has continued from another checkpoint: their means would differ, and nobody would see it."""
     world = World(stack, 2)
     world.step(world.draw(0))
     others: Any = {name: each for name, each in world.states[1].state_dict().items() if name != "factors"}

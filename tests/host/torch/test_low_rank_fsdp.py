@@ -92,7 +92,7 @@ def test_what_fails_or_is_dropped_has_no_effect() -> None:
 
 
 def test_a_checkpoint_is_by_shard() -> None:
-    """States of all ranks are loaded: a shard takes its own factors, and the counts go on."""
+    """States of all ranks are loaded: a shard takes its own factors, and the counts continue."""
     pair = [Replicas(shard=shard) for shard in range(2)]
     for number in range(2):
         for shard, replicas in enumerate(pair):

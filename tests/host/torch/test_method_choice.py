@@ -157,7 +157,7 @@ def test_all_methods_are_tried_again_where_steps_wait_twice_or_half(
 
 @pytest.mark.parametrize("waits_s", [(0.001, 0.05), (0.5, 5.0)])
 def test_steps_that_hardly_wait_start_no_trial_nor_does_an_ended_communicator(waits_s: tuple[float, float]) -> None:
-    training = Training({"thc": 2.0, PROCESS_GROUP: 1.0}, is_over=lambda: waits_s[1] > 1)
+    training = Training({"thc": 2.0, PROCESS_GROUP: 1.0}, has_ended=lambda: waits_s[1] > 1)
     training.steps(2 * EACH + 1)
     for wait_s in waits_s:
         for _ in range(WATCHED_STEPS + 5):

@@ -20,7 +20,7 @@ LOST_IN_STEP = 4
 
 
 @pytest.mark.parametrize("low_rank", ["", "1"], ids=["whole", "low rank"])
-def test_all_ranks_go_on_over_the_process_group_from_the_same_step(tmp_path: Path, low_rank: str) -> None:
+def test_all_ranks_continue_over_the_process_group_from_the_same_step(tmp_path: Path, low_rank: str) -> None:
     """With low rank the residuals of matrices are as before the step, and the process group averages them too."""
     setting = {"HOPSUM_LOW_RANK": low_rank} if low_rank else {}
     with embedded_jobs(tmp_path, 2) as switch:

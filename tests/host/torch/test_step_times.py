@@ -47,7 +47,7 @@ def test_waiting_and_a_ring_at_the_same_rate() -> None:
         times.end_allreduce(result(0.5, 1000, 2000), 2000)
         times.note_last_bucket()
         clock.now_s += 3.0
-        times.end_allreduce(result(3.5, 3000, 2000), 2000)  # half a second of it beside the first one
+        times.end_allreduce(result(3.5, 3000, 2000), 2000)  # half a second of it during the first one
         times.end_step()
         clock.now_s += 2.0
     assert begun == [None, (6.0, 3.0)]

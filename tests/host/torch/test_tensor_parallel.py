@@ -53,9 +53,9 @@ def test_what_cannot_be_left_uncompressed(ranks: list[Rank]) -> None:
         late, rare, *module = rank["refused"]
         assert "register the hook before it" in late
         names = "down.bias, head.bias, head.weight, norm.bias and 1 more would drift apart"
-        assert f"DiLoCo beside tensor parallelism: {names}" in rare
+        assert f"DiLoCo with tensor parallelism: {names}" in rare
         # Older torch has no `replicate`.
-        assert all(f"register_all_reduce_hook beside tensor parallelism: {names}" in each for each in module)
+        assert all(f"register_all_reduce_hook with tensor parallelism: {names}" in each for each in module)
 
 
 def test_the_one_line_connects_the_ranks_of_the_process_group(ranks: list[Rank]) -> None:

@@ -28,7 +28,7 @@ def compile_kernel(name: str, types: dict[str, str] | None = None, **constants: 
     Args:
         name: of the kernel.
         types: of arguments that differ from those of other kernels.
-        constants: beside BLOCKS.
+        constants: in addition to BLOCKS.
     """
     kernel: Any = getattr(triton_kernels, name)
     constants = {"BLOCKS": WARPS} | constants

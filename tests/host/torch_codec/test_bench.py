@@ -26,7 +26,7 @@ def test_json_has_every_phase(capsys: pytest.CaptureFixture[str]) -> None:
     assert [each["elements"] for each in report["all_reduces"]] == [4096]
     for each in report["all_reduces"]:
         assert 0 < each["s_min"] <= each["s"] <= each["s_max"]
-        # codes and results: 1 byte an element; ranges, contributors, samples and flags beside them
+        # codes and results: 1 byte an element; ranges, contributors, samples and flags in addition
         assert 1.0 * 4096 < each["bus_bytes_per_s"] * each["s"] < 1.1 * 4096
 
 

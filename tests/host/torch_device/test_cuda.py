@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All-reduces of tensors on a GPU, with CUDA's own streams. All of it is skipped on machines without one.
 
-The same laws are tested on the CPU beside this file; here are those that need streams, pinned memory and kernels.
+Files next to this one test the same laws on the CPU; here are those that need streams, pinned memory and kernels.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def test_the_hook_does_not_wait_for_the_gradients() -> None:
         torch.testing.assert_close(mean + left, 2 + before, rtol=0, atol=1e-5)
 
 
-def test_matrices_of_low_rank_beside_those_on_the_host() -> None:
+def test_matrices_of_low_rank_together_with_those_on_the_host() -> None:
     """Rank 0's gradients are on the GPU: means and factors have the bytes of the rank on the CPU."""
     with ExitStack() as stack:
         world = World(stack, 2, devices=["cuda", "cpu"])

@@ -89,7 +89,7 @@ def test_ranks_of_both_kinds_are_one_job(stack: ExitStack, codec: str, dtype: to
 
 @pytest.mark.parametrize("saves", ["device", "host"])
 @pytest.mark.parametrize("loads", ["device", "host"])
-def test_a_state_goes_on_where_another_was_saved(stack: ExitStack, saves: str, loads: str) -> None:
+def test_a_state_continues_where_another_was_saved(stack: ExitStack, saves: str, loads: str) -> None:
     """A checkpoint has no trace of where it was made: the next steps are the same bytes."""
     first, again = Ranks(stack, "saves", [saves] * 2), Ranks(stack, "loads", [loads] * 2)
     for step in range(2):
@@ -143,7 +143,7 @@ def test_a_step_in_which_workers_were_replaced_is_as_if_it_had_not_been(
     after = ranks.residuals(0)
     assert all(torch.equal(after[name], kept) for name, kept in before.items())
     ranks.step(*drawn(5, 1))
-    assert state.allreduces == 6, "numbers go on, on all ranks alike"
+    assert state.allreduces == 6, "numbers continue, on all ranks alike"
 
 
 def test_what_crossed_the_bus_is_in_the_statistics(stack: ExitStack) -> None:

@@ -120,7 +120,7 @@ def test_another_thread_ends_a_wait(ends: Ends) -> None:
     assert list(link.receive(0.0)) == []
     assert list(link.receive(-1.0)) == []
     link.close()
-    # Whoever has a message for the thread of a link does not know that it has just ended.
+    # A sender of a message to the thread of a link does not know that the thread has just ended.
     link.wake()
 
 

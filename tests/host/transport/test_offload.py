@@ -44,7 +44,7 @@ def outcome(loss: Loss, window: int, rounds: int = 2000) -> tuple[SegmentTrial, 
 @pytest.mark.parametrize("lost", [1.0, 0.5])
 def test_what_is_lost_together_and_arrives_singly_is_sent_singly(lost: float, window: int) -> None:
     trial, results = outcome(lambda together, _: lost if together else 0.0, window)
-    assert trial.is_over
+    assert trial.has_ended
     assert not trial.together
     assert results > window * 2000 - 4 * MANY - 64 * window, "found out within some rounds"
 
@@ -62,20 +62,20 @@ def test_what_is_lost_together_and_arrives_singly_is_sent_singly(lost: float, wi
 )
 def test_other_losses_are_not_blamed_on_sending_together(loss: Loss, window: int) -> None:
     trial, _ = outcome(loss, window)
-    assert not trial.is_over
+    assert not trial.has_ended
 
 
 def test_a_verdict_ends_by_itself_each_time_later() -> None:
     """A way that was bad for a minute, by chance, costs speed for ten, and a card that eats trains costs little."""
     trial, now, results, again, ends = SegmentTrial(), 0.0, 0, 0, []
     while len(ends) < 3:
-        was_over, now = trial.is_over, now + 0.1
+        had_ended, now = trial.has_ended, now + 0.1
         arrived = 0 if trial.together else 64
         results, again = results + arrived, again + 64 - arrived
         trial.look(results, again, 64 - arrived, now)
-        if trial.is_over and not was_over:
+        if trial.has_ended and not had_ended:
             began = now
-        elif was_over and not trial.is_over:
+        elif had_ended and not trial.has_ended:
             assert trial.together
             ends.append(round(now - began))
     assert ends == [AGAIN_S, 2 * AGAIN_S, 4 * AGAIN_S]

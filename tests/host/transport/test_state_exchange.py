@@ -92,7 +92,7 @@ def feed(side: Side, clock: FakeClock, pieces: int, step_s: float) -> None:
         clock.now_s += step_s
         ask = next(each for _, each in side.of(PeerKind.STATE_ASK) if each.value == at)
         (piece,) = offers.answer(ask, GENERATION)
-        for sender in (OLD, OTHER):  # whoever is asked now
+        for sender in (OLD, OTHER):  # whichever rank is asked now
             side.on_message(piece._replace(sender=sender))
 
 

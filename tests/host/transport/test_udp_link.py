@@ -213,7 +213,7 @@ def test_what_arrives_first_lies_at_the_start_of_a_page(peer: socket.socket) -> 
         assert np.frombuffer(datagram, np.uint8).ctypes.data % PAGESIZE == 0
 
 
-def test_a_link_goes_on_to_another_switch_from_the_same_address(peer: socket.socket) -> None:
+def test_a_link_continues_with_another_switch_from_the_same_address(peer: socket.socket) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind((LOCALHOST, 0))
         other.settimeout(WAIT_S)

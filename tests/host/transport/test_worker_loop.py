@@ -227,7 +227,7 @@ class LoopTwins(Twins):
         for datagram in train[:taken]:
             self.one.receive_datagram(datagram, self.now)
         self.send_after(unsent)
-        if not taken:  # as the transport, which goes on in Python then
+        if not taken:  # as the transport, which continues in Python then
             taken = 1
             for each in (self.one, self.fast):
                 each.receive_datagram(train[0], self.now)
@@ -382,7 +382,7 @@ def test_a_send_that_the_kernel_has_no_room_for_waits_for_room() -> None:
         assert done.results[:, 0].tolist() == [position % slots for position in range(chunks)]
 
 
-def test_whoever_needs_the_worker_does_not_wait_for_the_network() -> None:
+def test_a_thread_that_needs_the_worker_does_not_wait_for_the_network() -> None:
     """Nothing ends the loop's wait here for a thousand seconds but the thread that wants to probe."""
     timing = Timing(retransmit_s=1e3, retransmit_max_s=1e3, deadline_s=1e4)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as switch:

@@ -171,7 +171,7 @@ class Twins:
             self.both("receive_peer", done, self.now)
 
     def change(self) -> None:
-        """Go on in another generation, sometimes with newcomers; what this worker lacks may be decided or not."""
+        """Continue in another generation, sometimes with newcomers; what this worker lacks may be decided or not."""
         if not self.one.repair.has_peers or not self.one.runs:
             return
         self.both("seal")

@@ -272,7 +272,7 @@ def error(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", [0, 1])
-def test_a_frame_shorter_than_its_header_goes_on_unparsed(size: int) -> None:
+def test_a_frame_shorter_than_its_header_continues_unparsed(size: int) -> None:
     frame = b"\x55\x66"[:size]
     assert reporting(build()).run(frame) == error(TOO_SHORT) + frame
 

@@ -272,7 +272,7 @@ def test_constant_default_actions(default: Json, action: str, params: list[int],
     assert table.get_default() == before
 
 
-def test_a_table_without_default_action_goes_on() -> None:
+def test_the_pipeline_continues_after_a_table_without_default_action() -> None:
     builder = with_table("exact", "exact")
     del builder.ingress["tables"][1]["default_entry"]
     assert builder.run(b"\x01\x02") == b"\x01\x02"
@@ -456,7 +456,7 @@ def test_a_sample_that_waits_is_not_taken_twice_and_a_change_keeps_it() -> None:
     made.delete("pair")
     made.insert("pair", AT_ONCE)
     made.learn("pair", (1, 1), 0)
-    assert lists(made) == [(2, ((1, 1),))], "numbers of lists go on"
+    assert lists(made) == [(2, ((1, 1),))], "numbers of lists continue"
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def builder_of(*primitives: Json, fields: tuple[Any, ...] = (("a", 8), ("b", 8))
     return builder
 
 
-def test_a_batch_stops_where_the_outputs_may_not_fit_and_goes_on() -> None:
+def test_a_batch_stops_where_the_outputs_may_not_fit_and_continues() -> None:
     engine = NativeEngine(builder_of(assign(GROUP, field("h", "a"))).load())
     engine.multicast.insert(1, [PortCopy(port, port) for port in range(3)])
     batch, outputs = Batch.from_frames([0] * 5, [b"\x01\x02payload"] * 5), Outputs(7, 1000)

@@ -139,7 +139,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     dataplane.close()
 
 
-def test_traffic_goes_on_where_the_disk_is_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_traffic_continues_where_the_disk_is_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     memory = MemoryPort()
     port = CaptureFolder(tmp_path).capture_port(1, memory)
     fill(port)

@@ -477,7 +477,7 @@ def test_a_missing_port_is_counted_and_the_environment_decides(
     assert plane.dataplane._udp_loop is None, "an interpreter has no machine code to call"
 
 
-def test_the_loop_is_compiled_once_while_packets_go_on(
+def test_the_loop_is_compiled_once_while_traffic_continues(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     both(stack, monkeypatch)

@@ -35,7 +35,7 @@ _REGISTER = {"type": "register_array", "value": "r"}
 
 
 def program() -> ProgramIR:
-    """Return the program; register 0 counts the frames, and the count stands in the last two bytes of `image`."""
+    """Return the program; register 0 counts the frames, and the last two bytes of `image` hold the count."""
     builder = build(("old", 8 * HEADERS_BYTES), ("group", 16), ("out", 16), ("image", 8 * HEADERS_BYTES), ("seen", 16))
     builder.primitives += [
         assign(field("standard_metadata", "mcast_grp"), field("h", "group")),

@@ -73,7 +73,7 @@ def _random_op(rng: random.Random, shape: Shape, header: str) -> Json:
         ahead = [rng.choice([0, 0, 3, 8]), min(bits, rng.choice([5, 8, 16, 33, 130]))]
         return _op("set", field("scalars", name), {"type": "lookahead", "value": ahead})
     if kind < 9:
-        # Holds unless two values meet, so that most frames go on.
+        # Holds unless two values meet, so that most frames continue.
         check = make.condition(0) if rng.random() < 0.1 else _differs(rng, shape, header)
         return _op("verify", check, hexstr(OWN_ERROR))
     return _op("advance", hexstr(8 * rng.randrange(1, 3)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random controls: a row of stages, each of which goes on to the next or, after some actions, to a later one."""
+"""Random controls: a row of stages, each of which continues with the next or, after some actions, with a later one."""
 
 from __future__ import annotations
 

@@ -208,17 +208,17 @@ def test_a_switch_without_cpu_port_says_so() -> None:
 
 def test_calls_that_are_reset_at_once_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """HTTP/2 rapid reset while all threads are taken: what waits for one is bounded."""
-    go_on, handled = threading.Event(), threading.Semaphore(0)
+    proceed, handled = threading.Event(), threading.Semaphore(0)
 
     def wait(*_: object) -> Iterator[object]:
         handled.release()
-        go_on.wait()
+        proceed.wait()
         yield from ()
 
     monkeypatch.setattr(P4RuntimeService, "StreamChannel", wait)
     with SwitchServer(device_id=1) as switch, Controller(switch.grpc_address) as controller:
         reset_calls(switch.grpc_address, "/p4.v1.P4Runtime/StreamChannel", 4000)
-        go_on.set()
+        proceed.set()
         # Answered by the same threads, so after all calls that waited for one.
         assert controller.stub.Capabilities(p4runtime_pb2.CapabilitiesRequest()).p4runtime_api_version
     assert 1 <= handled._value <= 2 * STREAMS_MAX

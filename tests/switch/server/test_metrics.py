@@ -181,7 +181,7 @@ def test_without_a_runtime_folder_it_is_under_the_one_for_temporary_files(monkey
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_a_second_switch_says_what_to_give_it_and_the_first_one_goes_on(runtime: Path, given: bool) -> None:
+def test_a_second_switch_says_what_to_give_it_and_the_first_one_continues(runtime: Path, given: bool) -> None:
     arguments = ["--grpc", f"unix:{runtime / 'mine'}"] if given else []
     with started(*arguments, command=SWITCH) as (_, address, _):
         message = refused(*arguments)

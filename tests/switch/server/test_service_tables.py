@@ -173,7 +173,7 @@ def test_nonsense_is_refused_and_changes_nothing(primary: Controller, name: str)
     assert len(before) == 2
 
 
-def test_a_batch_goes_on_after_an_error_and_reports_each_update(primary: Controller) -> None:
+def test_a_batch_continues_after_an_error_and_reports_each_update(primary: Controller) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         primary.write(l2(INSERT, b"\1"), l2(INSERT, b""), l2(INSERT, b"\3"), l2(INSERT, b"\1"))
     found = details(caught.value)
@@ -391,11 +391,11 @@ def test_verify_changes_nothing_and_commit_clears_the_state(empty_switch: Switch
 
 def test_others_are_served_while_a_program_is_compiled() -> None:
     """And who is no longer primary when it is done has pushed in vain."""
-    compiling, go_on = threading.Event(), threading.Event()
+    compiling, proceed = threading.Event(), threading.Event()
 
     def compile_slowly(program: ProgramIR) -> Engine:
         compiling.set()
-        assert go_on.wait(DEADLINE_S)
+        assert proceed.wait(DEADLINE_S)
         return Engine(program)
 
     with ExitStack() as stack:
@@ -410,7 +410,7 @@ def test_others_are_served_while_a_program_is_compiled() -> None:
             assert not second.get_pipeline().HasField("config")
             second.become_primary(2)
         finally:
-            go_on.set()
+            proceed.set()
             push.join(DEADLINE_S)
         assert outcome == [grpc.StatusCode.PERMISSION_DENIED]
         assert not second.get_pipeline().HasField("config")

@@ -65,7 +65,7 @@ _BLOCK_BYTES: Final = 4096
 
 
 def down(context: DrillContext) -> DrillReport:
-    """Kill the controller: jobs go on without it, and it has them again when it is back, under the same generation."""
+    """Kill the controller: jobs continue without it, and it has them again when back, under the same generation."""
     with drill_testbed(context, seats=context.seats_for(3)) as testbed:
         training = TrainingJob(testbed, "train", 3)
         training.train(20)
@@ -82,7 +82,7 @@ def down(context: DrillContext) -> DrillReport:
 
 
 def paused(context: DrillContext) -> DrillReport:
-    """Stop the controller for longer than a lease, twice: it gives nobody up, and the job goes on meanwhile."""
+    """Stop the controller for longer than a lease, twice: it gives nobody up, and the job continues meanwhile."""
     share = 1.0 if context.scale >= 1 else _SMALL
     lease_s, pauses_s = share * PAUSED_LEASE_S, [share * pause_s for pause_s in PAUSES_S]
     with drill_testbed(context, seats=context.seats_for(3), lease_s=lease_s) as testbed:
@@ -105,7 +105,7 @@ def paused(context: DrillContext) -> DrillReport:
 
 
 def moved(context: DrillContext) -> DrillReport:
-    """Restore a backup elsewhere: a job of it is adopted, a later one is shown and goes on until somebody decides."""
+    """Restore a backup elsewhere: a job of it is adopted, a later one is shown and continues until somebody decides."""
     with drill_testbed(context, seats=context.seats_for(5)) as testbed:
         known = TrainingJob(testbed, "train", 3)
         known.train(10)
@@ -143,7 +143,7 @@ def moved(context: DrillContext) -> DrillReport:
 
 
 def standby(context: DrillContext) -> DrillReport:
-    """Kill the controller beside a standby: it has the database at once, adopts the job, and hears all ranks."""
+    """Kill the controller next to a standby, which has the database at once, adopts the job, and hears all ranks."""
     with drill_testbed(context, seats=context.seats_for(3)) as testbed:
         training = TrainingJob(testbed, "train", 3)
         training.train(10)
@@ -257,7 +257,7 @@ def clock_jumps(context: DrillContext) -> DrillReport:
 
 
 def disk_full(context: DrillContext) -> DrillReport:
-    """Fill the disk: what has to be written is refused, running jobs go on, and all goes on when there is room."""
+    """Fill the disk: what has to be written is refused, running jobs continue, and all continues when there is room."""
     if reason := tmpfs_unavailable():
         raise DrillSkipped(reason)
     disk = context.folder / "disk"
@@ -454,11 +454,11 @@ def _require_unchanged(testbed: DrillTestbed, jobs: dict[str, int]) -> None:
 
 
 def _restart_switch(training: TrainingJob, generation: int) -> float:
-    """Start the switch again, empty. Return the seconds until the job that trains went on there."""
+    """Start the switch again, empty. Return the seconds until the job that trains continued there."""
     training.testbed.signal("switch", signal.SIGKILL)
     training.testbed.start_switch()
     restarted_s = training.testbed.happened("switch started again, empty")
-    return training.goes_on_after(generation) - restarted_s
+    return training.continues_after(generation) - restarted_s
 
 
 @contextmanager

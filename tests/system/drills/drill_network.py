@@ -32,7 +32,7 @@ _GRPC_PORT, _CONTROLLER_PORT, _THRIFT_PORT = 9559, 4700, 9090
 
 
 class FurtherSwitch(NamedTuple):
-    """A switch beside the first one, for another shard: its P4Runtime server and its service."""
+    """A switch in addition to the first one, for another shard: its P4Runtime server and its service."""
 
     grpc_address: str
     service_address: str | None

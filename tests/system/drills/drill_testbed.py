@@ -179,7 +179,7 @@ class DrillTestbed:
     # ---- the end --------------------------------------------------------------------------------------
 
     def left_on_switch(self) -> list[str]:
-        """End the controller, and return what of its jobs stands on switches: nothing, once they are deleted."""
+        """End the controller, and return what of its jobs is left on switches: nothing, once they are deleted."""
         with self.operator() as operator:
             left = [f"job {job.name} in the database" for job in operator.jobs()]
             left += [f"{each.slots_used} slots in use" for each in operator.switches() if each.slots_used]

@@ -53,7 +53,7 @@ class DrillPlan:
     elements: int = 8 * 1024 + 100
     seed: int = 1
     pace_s: float = 0.01
-    """A step takes so long beside the all-reduce."""
+    """A step takes so long in addition to the all-reduce."""
     deadline_s: float = 60.0
     membership_wait_s: float = 60.0
 
@@ -65,7 +65,7 @@ class DrillPlan:
         return cls(**json.loads(path.read_text(encoding="utf-8")))
 
     def settings(self) -> dict[str, Any]:
-        """Return the arguments of `connect` beside URL and rank."""
+        """Return the arguments of `connect` in addition to URL and rank."""
         return {
             "codec": self.codec,
             "codec_options": self.codec_options,

@@ -2,7 +2,7 @@
 """A worker's process: `python -m drills.drill_worker PLAN.json RANK`. It trains, and writes its journal.
 
 Trains until the file `goal` says how many steps there are, waits for the file `leave`, and leaves its job. Where other
-workers were replaced it lets them have its state, and goes on. A worker that is itself evicted joins anew. Another
+workers were replaced it lets them have its state, and continues. A worker that is itself evicted joins anew. Another
 error ends it, with status 3. Between two steps it follows the orders of the drill (`WorkerOrder`). The library's logs
 go into the journal.
 

@@ -5,7 +5,7 @@
     begin    before an all-reduce: the gradient
     step     after it: what was applied, who contributed, what the error feedback holds, the digest of the model
     failed   an all-reduce that has no result: the error, and whether its vector was given back (`taken`)
-    void     the same where workers were replaced: the training goes on with the next step
+    void     the same where workers were replaced: the training continues with the next step
     end      the last step is done
     raised   a UserCodeError is on its way up; `closed`: it has left the connection's `with` statement
     forked   a child was forked and has ended: its exit status
@@ -51,7 +51,7 @@ class Probes:
 
 
 class Journal:
-    """A worker's journal, to append to. Each line is on disk before the worker goes on, so that SIGKILL loses none."""
+    """A worker's journal, to append to. Each line is on disk before the worker continues: SIGKILL loses none."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -25,7 +25,7 @@ _RANK: Final = 1
 
 
 def split(context: DrillContext) -> DrillReport:
-    """Cut one worker off, for less than its lease: sums wait for it, and go on. Then for longer: it joins anew."""
+    """Cut one worker off, for less than its lease: sums wait for it, and continue. Then for longer: it joins anew."""
     with drill_testbed(context, seats=3, lease_s=SPLIT_LEASE_S) as testbed:
         network = _veths(testbed)
         training = TrainingJob(testbed, "train", 3)
@@ -37,11 +37,11 @@ def split(context: DrillContext) -> DrillReport:
         testbed.happened(f"links of rank {_RANK} up")
         before = training.steps(0)
 
-        def going_on() -> float | None:
+        def continued_at() -> float | None:
             steps = training.journal(0, "step")
             return float(steps[before]["at"]) if len(steps) > before else None
 
-        again_s = first_sign(going_on, "step after the split")
+        again_s = first_sign(continued_at, "step after the split")
         testbed.report.took(again_s - cut_s, f"training stood, of them {SPLIT_LEASE_S / 3:g} s cut off")
         training.train(20)
         training.require_results(generations=1)
@@ -97,7 +97,7 @@ def connections_dead(context: DrillContext) -> DrillReport:
 
 
 def _die(training: TrainingJob, proxy: SilentProxy, between: str, job: str) -> float:
-    """Let the connections of a proxy die. Return the seconds until heartbeats and writes to the switch went on.
+    """Let the connections of a proxy die. Return the seconds until heartbeats and writes to the switch continued.
 
     A generation of another job, `job`, is written to the switch. Waits until a lease has passed beyond that, in which
     a place that was lost would show.

@@ -46,9 +46,9 @@ class PlainTraining:
             process = ManagedProcess(command, folder / f"rank{rank}.log", environment=environment)
             stack.callback(process.stop)
             self._processes.append(process)
-        self.goes_on()
+        self.continues()
 
-    def goes_on(self, steps: int = 5) -> None:
+    def continues(self, steps: int = 5) -> None:
         """Wait until each rank has done so many steps more than any rank has now."""
         goal = max(map(self.steps, range(_WORKERS))) + steps
         for rank in range(_WORKERS):

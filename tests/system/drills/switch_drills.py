@@ -20,7 +20,7 @@ _RANK, _SHARD, _SHARDS, _SPARE = 1, 1, 2, 2
 """The rank on the host that dies, the shard on it, and the switch that the job is not on at first."""
 _SEATS: Final = 5
 _LOSSES: Final = {1: 0.02, 2: 0.02, 3: 0.02, 4: 0.1, 5: 0.1}
-"""The share of lost frames by switch port. The first three ports are those of the job that goes on."""
+"""The share of lost frames by switch port. The first three ports are those of the job that continues."""
 
 
 def restarted(context: DrillContext) -> DrillReport:
@@ -35,7 +35,7 @@ def restarted(context: DrillContext) -> DrillReport:
         ended_s = first_sign(lambda: _ended(testbed, before), "end of the generation")
         sign = "the controller had ended the generation, counted from when the switch listened again"
         testbed.report.took(ended_s - restarted_s, sign)
-        again_s = training.goes_on_after(before)
+        again_s = training.continues_after(before)
         training.train(20)
         training.finish()
         training.require_results(generations=2)
@@ -74,7 +74,7 @@ def gone(context: DrillContext) -> DrillReport:
 
 
 def host_lost(context: DrillContext) -> DrillReport:
-    """Kill a worker and the switch of a shard at once, then start both again: the others and the newcomer go on.
+    """Kill a worker and the switch of a shard at once, then start both again: the others and the newcomer continue.
 
     The other shard has summed its part of the step in progress, the one that died has not: the step is void on all
     ranks, and every error feedback has its vector back.
@@ -125,7 +125,7 @@ def shard_moved(context: DrillContext) -> DrillReport:
 
 
 def two_jobs(context: DrillContext) -> DrillReport:
-    """Kill and make a job repeatedly, beside another job that has to train to the same bits as alone."""
+    """Kill and make a job repeatedly, together with another job that has to train to the same bits as alone."""
     with drill_testbed(context, seats=_SEATS, losses=_LOSSES) as testbed:
         report = testbed.report
         steady = TrainingJob(testbed, "steady", _WORKERS)
@@ -158,7 +158,7 @@ def _move(training: TrainingJob, away: str, to: str) -> float:
         operator.move("train", away, to)
     begun_s = first_sign(lambda: _ended(testbed, before, begun=True), "another generation")
     testbed.report.took(begun_s - at_s, "the next generation was on the switches, from the operator's order")
-    return training.goes_on_after(before) - at_s
+    return training.continues_after(before) - at_s
 
 
 def _ended(testbed: DrillTestbed, before: int, *, begun: bool = False) -> float | None:

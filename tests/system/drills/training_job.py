@@ -219,13 +219,13 @@ class TrainingJob:
         self.train(20)
         self.finish()
 
-    def goes_on_after(self, generation: int) -> float:
+    def continues_after(self, generation: int) -> float:
         """Return the time of rank 0's first step in a generation above this one. Raises DrillError."""
 
-        def going_on() -> float | None:
+        def continued_at() -> float | None:
             return next((entry["at"] for entry in self.journal(0, "step") if entry["generation"] > generation), None)
 
-        return first_sign(going_on, "step in another generation")
+        return first_sign(continued_at, "step in another generation")
 
     def keeps_places(self) -> float:
         """Wait until the controller has heard each member do more steps. Return the time. Raises DrillError."""

@@ -34,7 +34,7 @@ _WORKERS, _RANK = 3, 1
 
 
 def killed(context: DrillContext) -> DrillReport:
-    """Kill a worker that the quorum can do without: the others go on, in the same generation, also past its lease."""
+    """Kill a worker that the quorum can do without: the others continue in the same generation, also past its lease."""
     with drill_testbed(context, seats=context.seats_for(_WORKERS), lease_s=LEASE_S) as testbed:
         training = TrainingJob(testbed, "train", _WORKERS, quorum=2)
         training.train(20)
@@ -76,7 +76,7 @@ def missing(context: DrillContext) -> DrillReport:
 
 
 def rejoins(context: DrillContext) -> DrillReport:
-    """Kill a worker and start it again, on the same rank: it goes on from the state of the others."""
+    """Kill a worker and start it again, on the same rank: it continues from the state of the others."""
     with drill_testbed(context, seats=context.seats_for(_WORKERS), lease_s=LEASE_S) as testbed:
         training = TrainingJob(testbed, "train", _WORKERS)
         training.train(20)
@@ -89,16 +89,16 @@ def rejoins(context: DrillContext) -> DrillReport:
 
 
 def lost_for_good(context: DrillContext) -> DrillReport:
-    """Kill a worker of a job of MIN:MAX workers: no all-reduce fails, the others go on in a generation without it."""
-    return _goes_on_without(context, _WORKERS, (_RANK,))
+    """Kill a worker of a job of MIN:MAX workers: no all-reduce fails, others continue in a generation without it."""
+    return _continue_without(context, _WORKERS, (_RANK,))
 
 
 def half_gone(context: DrillContext) -> DrillReport:
-    """Kill half of the workers of a job of MIN:MAX workers at once: the other half goes on without an error."""
-    return _goes_on_without(context, 4, (1, 3))
+    """Kill half of the workers of a job of MIN:MAX workers at once: the other half continues without an error."""
+    return _continue_without(context, 4, (1, 3))
 
 
-def _goes_on_without(context: DrillContext, workers: int, lost: tuple[int, ...]) -> DrillReport:
+def _continue_without(context: DrillContext, workers: int, lost: tuple[int, ...]) -> DrillReport:
     with drill_testbed(context, seats=context.seats_for(workers), lease_s=LEASE_S) as testbed:
         training = TrainingJob(testbed, "train", workers, min_workers=workers - len(lost))
         training.train(20)
@@ -106,7 +106,7 @@ def _goes_on_without(context: DrillContext, workers: int, lost: tuple[int, ...])
         at_s = testbed.now()
         for rank in lost:
             testbed.signal(training.name(rank), signal.SIGKILL)
-        took_s = training.goes_on_after(before) - at_s
+        took_s = training.continues_after(before) - at_s
         require_within("a step of fewer workers", took_s, LEASE_S + FEWER_S)
         others = [rank for rank in range(workers) if rank not in lost]
         training.train(20, *others)
@@ -119,7 +119,7 @@ def _goes_on_without(context: DrillContext, workers: int, lost: tuple[int, ...])
 
 
 def joins_late(context: DrillContext) -> DrillReport:
-    """Start a worker of a job of MIN:MAX workers while the others train: it goes on from their state."""
+    """Start a worker of a job of MIN:MAX workers while the others train: it continues from their state."""
     with drill_testbed(context, seats=context.seats_for(_WORKERS), lease_s=LEASE_S) as testbed:
         training = TrainingJob(testbed, "train", _WORKERS, min_workers=2, starts=2)
         training.train(20, 0, 1)
@@ -131,7 +131,7 @@ def joins_late(context: DrillContext) -> DrillReport:
 
 
 def paused(context: DrillContext) -> DrillReport:
-    """Stop a worker for longer than its lease: it is evicted, refused when it goes on, and joins anew."""
+    """Stop a worker for longer than its lease: it is evicted, refused when it continues, and joins anew."""
     with drill_testbed(context, seats=context.seats_for(_WORKERS), lease_s=LEASE_S) as testbed:
         training = TrainingJob(testbed, "train", _WORKERS)
         training.train(20)

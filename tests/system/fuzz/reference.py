@@ -96,7 +96,7 @@ def reference() -> Iterator[Reference]:
         yield Reference(switch, device, P4Info.from_text(p4info.read_text()))
 
 
-def compare(beside: Reference, seed: int, frames: int) -> tuple[Counter[str], Counter[Drop]]:
+def compare(subject: Reference, seed: int, frames: int) -> tuple[Counter[str], Counter[Drop]]:
     """Send frames through bmv2 and the oracle; return the numbers of frames, outputs and frames left out, and drops."""
     numbers, draws = np.random.default_rng(seed), random.Random(seed)
     bed = Bed.make(draws)
@@ -106,7 +106,7 @@ def compare(beside: Reference, seed: int, frames: int) -> tuple[Counter[str], Co
         if first:
             bed.replace_jobs(make_jobs(draws, 10 + first))
             corpus.restart()
-        beside.follow(bed)
+        subject.follow(bed)
         count = min(FRAMES_PER_JOB, frames - first)
         rounds = corpus.rounds(count)
         some = corpus.draw(count, bed.jobs)
@@ -118,10 +118,10 @@ def compare(beside: Reference, seed: int, frames: int) -> tuple[Counter[str], Co
         for number in np.flatnonzero(~left_out).tolist():
             port, frame = frame_of(some, number)
             expected = bed.oracle.receive_frame(port, frame)
-            got = beside.switch.process(port, frame)
+            got = subject.switch.process(port, frame)
             assert Counter(got) == Counter(expected), f"seed {seed}, frame {first + number}, port {port}: {frame.hex()}"
             met["outputs"] += len(got)
         met["frames"] += count - int(left_out.sum())
         met["left out"] += int(left_out.sum())
-        assert beside.counters() == bed.oracle_counters(), f"seed {seed}, after {first + count} frames"
+        assert subject.counters() == bed.oracle_counters(), f"seed {seed}, after {first + count} frames"
     return met, bed.oracle.drops

@@ -10,7 +10,7 @@ Of every batch
 
 The registers start as noise of generations that never live. Jobs end and others take their slots now and then, since a
 mutated round can take a copy for ever. Now and then a batch also goes through the interpreter, from the same registers,
-with a Coverage beside it.
+watched by a Coverage.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .verdicts import FLOOD, FORWARD, SLOT, verdicts
 BATCH = 2048
 BATCHES_PER_JOB = 2
 OUTPUTS, OUTPUT_BYTES = 512, 512 * 1400
-"""Of one native call: too few for a batch, so that calls go on where the last one stopped."""
+"""Of one native call: too few for a batch, so that calls continue where the last one stopped."""
 VALID, NOISE = 0.01, 0.02
 """Of all frames: sent as they should be; random bytes. The rest are mutations of valid ones (some change nothing, and
 are counted as valid)."""

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif(bmv2.unavailable() is not None, reason=str(bmv2.
 
 
 def test_bmv2_does_what_the_oracle_says() -> None:
-    with reference() as beside:
-        met, drops = compare(beside, 5, FRAMES)
+    with reference() as subject:
+        met, drops = compare(subject, 5, FRAMES)
     print(met, drops)
     assert met["frames"] > 0.9 * FRAMES
     assert met["outputs"] > 0.2 * FRAMES

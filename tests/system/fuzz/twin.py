@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interpreter beside native code: a sample of the batches, from the same registers, watched by a Coverage.
+"""The interpreter compared with native code: a sample of the batches, from the same registers, watched by a Coverage.
 
 What no frame can meet is named in `UNREACHABLE`, with the reason; whatever else is not met is missed.
 """

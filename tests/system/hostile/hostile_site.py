@@ -112,7 +112,7 @@ class HostileSite:
             self.admin.create("brief", 2, 16)
             self.admin.delete("brief")
             time.sleep(_PERIOD_S)
-        self.training.goes_on(3)
+        self.training.continues(3)
 
     def _join(self) -> list[MemberClient]:
         """Make a job of two workers whose members are in this process."""

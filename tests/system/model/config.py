@@ -13,7 +13,7 @@ CHECKS: Final[dict[str, str]] = {
     "sum": "a RESULT is one contribution of each of its contributors, all of one chunk, and of nobody else",
     "quorum": "a RESULT has at least min_quorum contributors with FLUSH, quorum contributors without",
     "agreement": "no two members of a generation accept different results of one chunk",
-    "settle": "who finds its bit set finds inside exactly the contribution that it stands for, else nothing of its own",
+    "settle": "a worker whose bit is set has exactly the contribution of that bit inside, else nothing of its own",
     "live": "from every state, with all packets in flight lost, fair retransmission brings everybody every result",
     "members": "without FLUSH, the contributors of a RESULT of a job of MIN:MAX workers are all of its generation",
     "late": "no packet of another round or generation changes a copy, or is taken for a current result",

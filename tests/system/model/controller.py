@@ -293,7 +293,7 @@ class Controller:
 
 
 def is_out(control: Control, rank: int, worker: Worker) -> bool:
-    """Say whether the controller gave up on a worker: it may go on in its old generation, but does not count."""
+    """Say whether the controller gave up on a worker: it may continue in its old generation, but does not count."""
     given_up = bool(control.reports) and control.reports[rank] == OUT
     return worker.generation != control.generation and (given_up or not control.members >> rank & 1)
 

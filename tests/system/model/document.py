@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of docs/protocol.md that are generated: the decision table, the traces, the bounds.
 
-They stand between `<!-- generated: NAME -->` and `<!-- end -->`.
+They are between `<!-- generated: NAME -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@
     [...]       an event: a crash, a restart, a step of a generation change
     | lost      everything in flight is lost; from here only fresh retransmissions, none of them lost
 
-With several slots a packet's slot stands behind its round (U1.0). A packet of another generation than the first names
+With several slots a packet's slot follows its round (U1.0). A packet of another generation than the first names
 it (U1@2; generation 0 is an earlier job).
 """
 

@@ -46,7 +46,7 @@ RULES: Final[dict[str, Rule]] = {
     "leaf_match": Rule("T2", "A leaf takes a RESULT only of the round that it holds, not complete, or of a newer one."),
     "leaf_resend": Rule("T3", "A leaf that has closed and has no result sends its partial sum again when asked."),
     "partial_once": Rule("T4", "One partial sum of a leaf enters a round, with the contributors that came with it."),
-    "close_on_flush": Rule("T5", "A leaf that is flushed closes: it does not go on collecting."),
+    "close_on_flush": Rule("T5", "A leaf that is flushed closes: it collects no more."),
     "relay_stale": Rule("T6", "A leaf passes STALE down."),
     "root_looks_up": Rule("T8", "Only the root looks a sum up again: a leaf passes on what its parent sent."),
     # worker

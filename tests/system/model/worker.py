@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker: where a position stands on the wire, what it may send, what it accepts, what it may drop.
+"""The worker: the place of a position on the wire, what it may send, what it accepts, what it may drop.
 
 Numbers come from hopsum.protocol.stream itself. Nothing here changes a state: functions return the worker after.
 """
@@ -37,7 +37,7 @@ class WorkerRules:
     # ---- numbers ------------------------------------------------------------------------------------
 
     def addresses(self, streams: Streams, generation: int) -> tuple[Address, ...]:
-        """Return where the positions of a generation stand (N1, N2, N4)."""
+        """Return the addresses of the positions of a generation (N1, N2, N4)."""
         key = (streams, generation)
         if key not in self._addresses:
             self._addresses[key] = tuple(self._address(p, chunk) for p, chunk in enumerate(streams[generation]))

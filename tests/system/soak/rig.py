@@ -116,7 +116,7 @@ class Soak:
     """All-reduces that everybody has: compared and forgotten."""
 
     def run(self, updates: int) -> None:
-        """Go on until the members have sent so many datagrams and hold all results."""
+        """Continue until the members have sent so many datagrams and hold all results."""
         members = self.bench.members
         for member in members:
             own = Membership(self.bench.job.generation, member.rank, WORKERS, SLOTS)

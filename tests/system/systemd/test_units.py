@@ -111,7 +111,7 @@ def test_the_units(machine: Machine, tmp_path: Path) -> None:
             machine.run(f"systemctl kill -s KILL {unit}")
             machine.wait_for(f"[ $(systemctl show --value -p NRestarts {unit}) -ge 1 ]", "the restart")
             machine.wait_for(f"systemctl is-active {unit}", "the service")
-            training.goes_on()
+            training.continues()
 
         machine.run("mkdir -p /run/systemd/system/hopsum-controller.service.d")
         machine.run(
@@ -121,7 +121,7 @@ def test_the_units(machine: Machine, tmp_path: Path) -> None:
         machine.run("systemctl kill -s STOP hopsum-controller")
         machine.wait_for("journalctl --no-pager -u hopsum-controller | grep 'Watchdog timeout'", "the watchdog")
         machine.wait_for("systemctl is-active hopsum-controller", "the service")
-        training.goes_on()
+        training.continues()
         training.finish()
     machine.run("systemctl stop hopsum-controller hopsum-switch@leaf1")
     for unit in UNITS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A switch that executes the Tofino program, the oracle beside it, and what may leave when packets meet.
+"""A switch that executes the Tofino program, the oracle that it is compared with, and what may leave when packets meet.
 
 The oracle takes every packet in the order in which the switch decides. Packets are decided when they come back from
 their loop port, and so in the order in which they were stored in the queue of the loop port. What the switch sends must

@@ -278,7 +278,7 @@ def test_a_mutant_is_found(mutate: Callable[[Node], None]) -> None:
 
 
 def no_generation_check(loaded: Node) -> None:
-    """A copy is what its round says, whoever's it is."""
+    """A copy is what its round says, whichever generation it belongs to."""
     body = _find(loaded, "slot.update_tag")["initializer"]["components"][0]["body"]
     body["components"][0]["condition"] = body["components"][0]["condition"]["right"]
 

@@ -2,7 +2,7 @@
 """The numba backend: `NumbaKernels`, and the kernels of fixed and two-shot. Others are in thc_kernels.
 
 Kernels hold no lock (nogil) and start no threads (threads.py does), but threads that call them may share their blocks.
-A kernel is compiled by its first call, which takes seconds once per machine, and comes from numba's cache beside this
+A kernel is compiled by its first call, which takes seconds once per machine, and comes from numba's cache next to this
 file after that. `make_codec` calls every kernel of its codec: make a codec before spawning workers.
 """
 

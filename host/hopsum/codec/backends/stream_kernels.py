@@ -52,7 +52,7 @@ class ChunkRun(Record):
     __slots__ = ()
     # First: worker_kernel reads it too, whose cache does not see this file.
     has_fault: Bool
-    """A sum is larger than the table allows, and nothing of its run was delivered; or `begin` has not begun."""
+    """A sum is larger than the table allows, and no result of its run was delivered; or `begin` could not begin it."""
     # Of a codec.
     encode: Address
     """Of kernels of thc_kernels, or of dither_kernels where `dithered`."""

@@ -425,7 +425,7 @@ def _pack_lanes16(codes: Bytes, out: Bytes) -> None:
 _CODES = vector(ir.IntType(8), 16)
 _FOUR, _LOW = constant(_CODES, 4), constant(_CODES, 15)
 _EVEN, _ODD, _MIXED = range(0, 32, 2), range(1, 32, 2), [lane // 2 + 16 * (lane % 2) for lane in range(32)]
-"""Lanes of two vectors of 16: every second byte of both, and the bytes of both by turns."""
+"""Lanes of two vectors of 16: every second byte of both, and the bytes of both alternating."""
 
 
 def _on_words(

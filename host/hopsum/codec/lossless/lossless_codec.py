@@ -17,7 +17,7 @@
     any of the first three: abort                    GONE     residual + vector is the new residual
 
 Sums agree if all chunks have the same contributors, since every element lies in three of them, and if all cells are 0
-once all members are taken from them. Without any sketch each chunk stands for itself, whoever is in it.
+once all members are taken from them. Without any sketch each chunk stands for itself, whichever its contributors.
 
 What this rank does not send stays in its residual: elements that the index result lacks (it came without this rank),
 and runs whose own magnitude is above the shared one (so did the ranges). These are not in its index either.

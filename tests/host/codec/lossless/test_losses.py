@@ -155,7 +155,7 @@ def test_a_worker_missing_from_the_ranges_keeps_what_does_not_fit(backend: str) 
 
 
 def test_an_infinite_vector_that_came_too_late_is_forgotten(backend: str) -> None:
-    """The others go on; what was in the residual before stays there, the infinite gradient does not."""
+    """The others continue; what was in the residual before stays there, the infinite gradient does not."""
     codec, vectors, kept = job(backend)
     kept[2].residual[:] = 0.25
     vectors[2][5000] = np.inf

@@ -126,7 +126,7 @@ def test_structured_supports_peel_too(members: Members) -> None:
 
 @pytest.mark.parametrize("third", [1, 2, 31, 32, 63, 64, 1000, 40_000])
 @pytest.mark.parametrize("block_elements", [1, 4, 1024])
-def test_blocks_are_short_beside_a_third(third: int, block_elements: int) -> None:
+def test_blocks_are_short_compared_with_a_third(third: int, block_elements: int) -> None:
     layout = SketchLayout.with_blocks(third, block_elements, 1)
     assert 1 << layout.block_shift <= max(1, third // 32)
     assert 1 << layout.block_shift <= block_elements
