@@ -43,22 +43,37 @@ from hopsum_evaluation.training.time_to_target import (
 
 FABRIC, HOSTS = "fabric", "hosts"
 PLACES: Final = {FABRIC: "a switch in the middle", HOSTS: "a switch on every host"}
-SOFTWARE: Final = ("two-shot:bits=4", "two-shot:bits=8")
-"""Codes that ranks add, without a switch. 4 bits err more than `thc` does, 8 bits less."""
-SAME_BITS: Final = "thc"
-"""hopsum's scheme that is compared with SOFTWARE: codes of 4 bits. The fastest scheme may have fewer bits."""
-HOOKS: Final = ("fp16", "powersgd", "powersgd-4")
-"""What torch's users have: its hooks for halves, and for low rank of 2 and of 4."""
 MOST_OFF: Final = 0.25
 """Most by which a prediction of `hopsum plan` may differ from what was measured, as a share."""
 
 
+class Rivals(NamedTuple):
+    """Schemes of others, of which a row takes the fastest, and hopsum's scheme that is compared with it.
+
+    head: of the ratio, in tables.
+    ours: one of hopsum's schemes. None: the fastest safe one.
+    """
+
+    head: str
+    names: tuple[str, ...]
+    ours: str | None = None
+
+
+FP32: Final = Rivals("over fp32", ("fp32",))
+# The fastest scheme may have fewer bits than two-shot: then the ratio would not be that of the switch.
+SOFTWARE: Final = Rivals("`thc` over two-shot", ("two-shot:bits=4", "two-shot:bits=8"), "thc")
+"""Codes that ranks add, without a switch. 4 bits err more than `thc` does, 8 bits less."""
+HOOKS: Final = Rivals("over torch's best hook", ("fp16", "powersgd", "powersgd-4"))
+"""What torch's users have: its hooks for halves, and for low rank of 2 and of 4."""
+RIVALS: Final = (FP32, SOFTWARE, HOOKS)
+
+
 class Evidence(StrEnum):
-    """The kind of measurement behind the seconds of a row."""
+    """The kind of measurement behind the seconds of a row, in words for the pages."""
 
     TRAINED = "trained over these links"
-    COUNTED = "steps counted on unlimited links, times the seconds of a timed step"
-    TIMED = "steps timed, computing emulated by a wait"
+    COUNTED = "counted (steps, times a timed step)"
+    TIMED = "timed (a step, its computing a wait)"
 
 
 class Outcome(StrEnum):
@@ -73,7 +88,6 @@ class Outcome(StrEnum):
     OPEN = "no interval"
 
 
-_OVER: Final = ("over fp32", f"`{SAME_BITS}` over two-shot", "over torch's best hook")
 _FASTER: Final = Claim("faster", "seconds of others over those of hopsum", "own", Basis.OWN, 1.0, Relation.AT_LEAST)
 
 
@@ -108,7 +122,7 @@ class _Claimed(NamedTuple):
     rate: str
     least: float
     said: str = _HOOKS_SAID
-    others: tuple[str, ...] = ("fp32", *HOOKS)
+    others: tuple[str, ...] = ("fp32", *HOOKS.names)
     place: str = FABRIC
     source: str = "goal"
 
@@ -128,7 +142,7 @@ _CLAIMED: Final = [
     for rate in ("200mbit", "1gbit")
     for each in (
         _Claimed("tta-best", model, rate, 1.40, source=_THC),
-        _Claimed("tta-all", model, rate, 1.30, f"{_HOOKS_SAID}, and two-shot", ("fp32", *HOOKS, *SOFTWARE)),
+        _Claimed("tta-all", model, rate, 1.30, f"{_HOOKS_SAID}, and two-shot", ("fp32", *HOOKS.names, *SOFTWARE.names)),
         _Claimed("tta-hosts", model, rate, 1.0, place=HOSTS),
     )
 ]
@@ -181,14 +195,14 @@ class LinkAnswer:
         """Return hopsum's fastest safe scheme with the switches at one place, None as `best` does."""
         return self.best((name for name in self.times[place] if name in self.safe), place)
 
-    def compared(self, others: Sequence[str], place: str) -> str | None:
-        """Return hopsum's scheme to compare with others: the fastest safe one, but SAME_BITS with SOFTWARE.
+    def ratios_over(self, rivals: Rivals, place: str) -> list[float]:
+        """Return the `ratios` of the scheme that is compared with `rivals`. Empty where it was not measured, or missed.
 
-        None: there is none at the place.
+        Missed: the scheme did not reach the target in some training of the run.
         """
-        if others == SOFTWARE:
-            return SAME_BITS if SAME_BITS in self.safe and SAME_BITS in self.times[place] else None
-        return self.ours(place)
+        if rivals.ours is not None and rivals.ours not in self.safe:
+            return []
+        return self.ratios(rivals.names, rivals.ours or self.ours(place), place)
 
     def ratio(self, others: Sequence[str], ours: str | None, place: str = FABRIC) -> Ratio:
         """Return the mean over the seeds of the fastest of `others` over `ours`, in seconds, and its interval.
@@ -326,19 +340,19 @@ def answer_table(answers: Sequence[LinkAnswer]) -> ReportTable:
         for place, words in PLACES.items():
             if (ours := each.ours(place)) is None:
                 continue
-            cells = (_compared(each, others, place) for others in (("fp32",), SOFTWARE, HOOKS))
+            cells = (_compared(each, rivals, place) for rivals in RIVALS)
             rows.append([each.rate_in_words, each.model, each.evidence.name.lower(), words, f"`{ours}`", *cells])
-    heads = ("links", "model", "how", "hopsum with", "hopsum's fastest", *_OVER)
+    heads = ("links", "model", "how", "hopsum with", "hopsum's fastest", *(each.head for each in RIVALS))
     return ReportTable("answers", heads, rows)
 
 
-def _compared(answer: LinkAnswer, others: Sequence[str], place: str) -> str:
-    """Write a ratio with its interval, its outcome, and the fastest of several others."""
-    ratios = answer.ratios(others, answer.compared(others, place), place)
+def _compared(answer: LinkAnswer, rivals: Rivals, place: str) -> str:
+    """Write a ratio with its interval, its outcome, and the fastest of several rivals."""
+    ratios = answer.ratios_over(rivals, place)
     if not ratios:
         return "-"
-    best = answer.best(others)
-    name = f" `{best}`" if len(others) > 1 and best else ""
+    best = answer.best(rivals.names)
+    name = f" `{best}`" if len(rivals.names) > 1 and best else ""
     return f"{ratio_text(make_ratio(ratios))}{name}, {outcome(ratios)}"
 
 
@@ -360,14 +374,14 @@ def range_table(answers: Sequence[LinkAnswer]) -> ReportTable:
                 continue
             how = Counter(each.evidence.name.lower() for each in same)
             counts = ", ".join(f"{count} {name}" for name, count in sorted(how.items(), reverse=True))
-            cells = (_span_cell(same, others, place) for others in (("fp32",), SOFTWARE, HOOKS))
+            cells = (_span_cell(same, rivals, place) for rivals in RIVALS)
             rows.append([format_rate(rate), words, counts, *cells])
-    heads = ("links", "hopsum with", "rows", *_OVER)
+    heads = ("links", "hopsum with", "rows", *(each.head for each in RIVALS))
     return ReportTable("ranges", heads, rows)
 
 
-def _span_cell(answers: Sequence[LinkAnswer], others: Sequence[str], place: str) -> str:
-    compared = compare(answers, others, place)
+def _span_cell(answers: Sequence[LinkAnswer], rivals: Rivals, place: str) -> str:
+    compared = compare(answers, rivals, place)
     return f"{compared.span}; {compared.outcomes}" if compared.rows else "-"
 
 
@@ -381,12 +395,12 @@ class RowComparison(NamedTuple):
     """The rows that hopsum lost, each as model and rate."""
 
 
-def compare(answers: Sequence[LinkAnswer], others: Sequence[str], place: str) -> RowComparison:
-    """Compare hopsum's scheme (`LinkAnswer.compared`) with the fastest of others in every row that has both.
+def compare(answers: Sequence[LinkAnswer], rivals: Rivals, place: str) -> RowComparison:
+    """Compare hopsum with the fastest of its rivals in every row that has both.
 
     Rows in which a training missed its target are left out too.
     """
-    compared = [(each, each.ratios(others, each.compared(others, place), place)) for each in answers]
+    compared = [(each, each.ratios_over(rivals, place)) for each in answers]
     found = [(each, ratios) for each, ratios in compared if ratios and isfinite(make_ratio(ratios).mean)]
     means = [make_ratio(ratios).mean for _, ratios in found]
     low, high = (format_number(each, 2) for each in (min(means, default=None), max(means, default=None)))
@@ -473,7 +487,7 @@ def accuracy_words(result: Result) -> str:
     if not said:
         return "No training to a target was run."
     models = ", ".join(row[0].partition(" ")[0] for row in table.rows)
-    return f"Steps to the target relative to fp32 ({models}): {'; '.join(said)}."
+    return f"Steps over fp32's, fewer is better ({models}): {'; '.join(said)}."
 
 
 def figure_table(result: Result) -> ReportTable:
@@ -625,8 +639,8 @@ def speed_bars(answers: Sequence[LinkAnswer]) -> BarChart | None:
 def _sides(answer: LinkAnswer) -> dict[str, tuple[str | None, str]]:
     """Name the scheme of each bar of a group, and the place of its switches."""
     return {
-        "the best of torch's hooks (fp16, PowerSGD)": (answer.best(HOOKS), FABRIC),
-        "two-shot: codes of 4 or 8 bits, added by ranks": (answer.best(SOFTWARE), FABRIC),
+        "the best of torch's hooks (fp16, PowerSGD)": (answer.best(HOOKS.names), FABRIC),
+        "two-shot: codes of 4 or 8 bits, added by ranks": (answer.best(SOFTWARE.names), FABRIC),
         **{f"hopsum, {words}": (answer.ours(place), place) for place, words in PLACES.items()},
     }
 

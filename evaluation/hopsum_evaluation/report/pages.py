@@ -18,10 +18,10 @@ from hopsum_evaluation.experiment import ReportTable, SectionView
 from hopsum_evaluation.interval import CONFIDENCE
 from hopsum_evaluation.report.answers import (
     FABRIC,
+    FP32,
     HOOKS,
     HOSTS,
     MOST_OFF,
-    SAME_BITS,
     SOFTWARE,
     Evidence,
     LinkAnswer,
@@ -164,44 +164,37 @@ def answer_lines(report: dict[str, Any], docs: str) -> list[str]:
     return [*picture, *words, f"{measured}.", "", "## Every row", "", *_markdown(answer_table(found)), *legend]
 
 
-_EVIDENCE: Final = {
-    Evidence.TRAINED: "trained over these links",
-    Evidence.COUNTED: "counted (steps to the target, times a timed step)",
-    Evidence.TIMED: "timed (a wait replaces computing)",
-}
-
-
 def question_lines(answers: Sequence[LinkAnswer], result: Mapping[str, Any]) -> list[str]:
     """Return the answers to the four questions of a reader, a line for each, and a remark on their measurement."""
     over = []
     for rate in dict.fromkeys(each.bits_per_s for each in answers):
-        same = compare([each for each in answers if each.bits_per_s == rate], ("fp32",), FABRIC)
+        same = compare([each for each in answers if each.bits_per_s == rate], FP32, FABRIC)
         over += [f"{same.span} at {format_rate(rate)}"] if same.rows else []
     counts = Counter(each.evidence for each in answers)
-    kinds = "; ".join(f"{counts[kind]} {words}" for kind, words in _EVIDENCE.items() if counts[kind])
+    kinds = "; ".join(f"{counts[kind]} {kind}" for kind in Evidence if counts[kind])
     return [
-        f"- **Does compression pay?** Times as fast as DDP in fp32, with a switch in the middle: "
+        f"- **Does compression pay?** Times as fast as fp32, with a switch in the middle: "
         f"{', '.join(over) or 'not measured'}.",
-        f"- **Does the switch pay over the same compression in software?** {_against(answers, FABRIC)}",
-        f"- **And with a software switch on ordinary hosts?** {_against(answers, HOSTS)}",
+        f"- **Does the switch pay over compression in software?** {_against(answers, FABRIC)}",
+        f"- **And with a switch on every host?** {_against(answers, HOSTS)}",
         f"- **Does accuracy suffer?** {accuracy_words(dict(result))}",
         "",
-        f"Combinations of model and rate: {kinds}. Won: the whole 95 % interval of the seeds is above 1; lost: below; "
-        "level: neither.",
+        f"Rows: {kinds}. Level: undecided at 95 %.",
     ]
 
 
 def _against(answers: Sequence[LinkAnswer], place: str) -> str:
-    software, hooks = (compare(answers, others, place) for others in (SOFTWARE, HOOKS))
-    if not software.rows and not hooks.rows:
-        return "Not measured."
+    software, hooks = (compare(answers, rivals, place) for rivals in (SOFTWARE, HOOKS))
     # The second answer need not say again what these are.
-    adds, kinds = (" (4 or 8 bits), whose ranks add the codes", " (fp16, PowerSGD)") if place == FABRIC else ("", "")
-    said = [f"`{SAME_BITS}` over two-shot{adds}: {software.span} times as fast ({software.outcomes})."]
-    said += [f"hopsum's fastest scheme over torch's best hook{kinds}: {hooks.span} times ({hooks.outcomes})."]
-    said += [f"Lost: {', '.join(hooks.lost)}."]
-    there = (software.rows, hooks.rows, hooks.lost)
-    return " ".join(words for words, found in zip(said, there, strict=True) if found)
+    adds, kinds = (", whose ranks add the codes", " (fp16, PowerSGD)") if place == FABRIC else ("", "")
+    said = []
+    if software.rows:
+        said += [f"{SOFTWARE.head}{adds}: {software.span} ({software.outcomes})."]
+    if hooks.rows:
+        said += [f"The fastest {HOOKS.head}{kinds}: {hooks.span} ({hooks.outcomes})."]
+    if hooks.lost:
+        said += [f"Lost: {', '.join(hooks.lost)}."]
+    return " ".join(said) or "Not measured."
 
 
 def plan_words(table: ReportTable) -> str:
