@@ -10,7 +10,6 @@ finds the cache filled.
 
 from __future__ import annotations
 
-import atexit
 import json
 import logging
 import os
@@ -56,12 +55,6 @@ class _Work(NamedTuple):
 _lock: Final = threading.Lock()
 _waiting: Final[deque[_Work]] = deque()
 _is_working = False
-_taking_over: Final = threading.Lock()
-"""Held while a result is taken over. LLVM loads machine code by callbacks into Python, and the process would abort if
-the interpreter ended in one. So the program's end waits for the load, and keeps the lock."""
-_EXIT_WAIT_S: Final = 10.0
-"""A forked child whose parent held the lock at the fork would wait for ever."""
-atexit.register(_taking_over.acquire, timeout=_EXIT_WAIT_S)
 
 
 def compile_ahead(function: str, arguments: dict[str, Any], then: Callable[[], None], what: str) -> None:
@@ -102,8 +95,7 @@ def _work() -> None:
         begun = time.monotonic()
         try:
             _run_child(work)
-            with _taking_over:
-                work.then()
+            work.then()
         except Exception as error:  # whatever it was: numpy's kernels make the same bytes
             _log.warning(
                 "%s: compiled code could not be made in the background (%s): numpy's kernels are used; "

@@ -110,28 +110,6 @@ def test_a_child_that_fails_leaves_numpy(caplog: pytest.LogCaptureFixture) -> No
     assert "nonsense" in caplog.text
 
 
-ENDS = """
-import threading, time
-from hopsum.compile_ahead import compile_ahead
-
-begun = threading.Event()
-
-def take_over():
-    begun.set()
-    time.sleep(0.5)
-    print("taken over", flush=True)
-
-compile_ahead("hopsum.codec.registry:make_codec", {"name": "two-shot", "workers": 2}, take_over, "A")
-assert begun.wait(1500)
-"""
-
-
-def test_the_end_of_a_program_waits_for_code_that_is_being_loaded() -> None:
-    """LLVM calls Python to load code: the interpreter must not end in such a call, or the process would abort."""
-    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=1500, check=False)
-    assert (done.returncode, done.stdout) == (0, "taken over\n"), done.stderr
-
-
 @pytest.mark.parametrize("name", ["thc", "thc:bits=2", "thc:result_bits=8", "uhc", "fixed", "two-shot", "lossless"])
 def test_a_codec_goes_over_in_the_middle_of_a_sum(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Callable[[], None]] = []
