@@ -213,7 +213,9 @@ class LowRank:
         """Whether the step in progress measures `delivered`. It takes two more passes over the matrices."""
         self._energy = [0.0, 0.0]
         """Of the step in progress: of gradient and residual, and of what its sums leave to the next step."""
-        self._thread = ThreadPoolExecutor(1, "hopsum-low-rank")
+        # A new thread asks for torch's number of threads first. Until then its matrix products take all processors,
+        # also where the program has called set_num_threads(1).
+        self._thread = ThreadPoolExecutor(1, "hopsum-low-rank", torch.get_num_threads)
         self._sums: _StepSums | None = None
 
     def begin_step(self) -> None:
