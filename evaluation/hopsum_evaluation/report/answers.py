@@ -138,7 +138,7 @@ class _Claimed(NamedTuple):
 _THC: Final = "Li et al., THC (NSDI 2024), abstract: 1.40 to 1.47"
 _CLAIMED: Final = [
     each
-    for model in ("cnn", "cnn-10m", "transformer-10m")
+    for model in ("cnn", "transformer", "cnn-10m")
     for rate in ("200mbit", "1gbit")
     for each in (
         _Claimed("tta-best", model, rate, 1.40, source=_THC),
@@ -226,7 +226,7 @@ def answers_of(result: Result) -> list[LinkAnswer]:
     Counted steps times the seconds of a step are seconds to the target. Empty for a result without trainings.
     """
     found: dict[tuple[str, float], LinkAnswer] = {}
-    steps, safe = steps_of(result), _safe_schemes(result)
+    steps, safe = {**steps_of(result, over_links=True), **steps_of(result)}, _safe_schemes(result)
     trained = {
         (document["model"], rate_bits_per_s(run["rate"]))
         for document in _documents(result, "accuracy") for run in document["runs"] if run["rate"] != UNSHAPED

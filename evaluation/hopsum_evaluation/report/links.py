@@ -36,14 +36,14 @@ OURS: Final = ("thc", "thc:bits=3", "thc:bits=2")
 OTHERS: Final = ("fp32", "fp16", "powersgd", "powersgd-4", "two-shot:bits=4", "two-shot:bits=8")
 KINDS: Final = ("fp32", "powersgd", "two-shot:bits=4", "thc:bits=2", "low-rank-8")
 """One scheme of each kind: what the smallest size trains in addition to `thc`."""
-LOW_RANK: Final = {"cnn": 8, "cnn-10m": 8, "transformer-10m": 32, "resnet50": 8, "vgg16": 8, "gpt2-small": 16}
+LOW_RANK: Final = {
+    "cnn": 8, "transformer": 32, "cnn-10m": 8, "transformer-10m": 32, "resnet50": 8, "vgg16": 8, "gpt2-small": 16,
+}  # fmt: skip
 """Rank of low rank, by model: the least that trains as fp32 does, or that people take for such a model."""
-# On slow links a step of the largest would take fp32 minutes.
 SLOWEST: Final = "50mbit"
+"""The rate at which people take DiLoCo. Its steps are timed: fp32 would train for hours."""
 DILOCO: Final = ("diloco-fp32-10", "diloco-10")
 """The transformer's further schemes, of rare synchronisation: as torchft does it in fp32, and by codec thc."""
-LEFT_OUT: Final = ("powersgd-4", "two-shot:bits=8", "thc:bits=3", "thc:bits=2")
-"""Schemes that are not timed at the slowest rate, where a step takes long and the question is DiLoCo's."""
 SEEDS: Final = "3"
 """Seeds of each counted training and repeats of each timing: the fewest for an interval."""
 TRAINED_SEEDS: Final = {"200mbit": SEEDS, "1gbit": "5"}
@@ -86,11 +86,11 @@ def cases_of(settings: Settings) -> list[LinkCase]:
     if settings.dilate:
         cases += [_check(rate, spare) for rate in rates for spare in (0.0, 1.0)]
     kinds = settings.pick(KINDS, None, None)
-    cases += [_train(place, rate, lengths[rate], kinds) for place in places for rate in rates]
+    for model in settings.pick(("cnn",), ("cnn",), ("cnn", "transformer")):
+        cases += [_train(model, place, rate, lengths[rate], kinds) for place in places for rate in rates]
+    cases += settings.pick([], [], [_time(place, SLOWEST, "transformer", waits=False) for place in places])
     cases += settings.pick([], [], _large_models())
-    cases += [_reduce(place, rate, size) for size in long for place in places for rate in rates]
-    # To count a transformer's steps takes hours, and they are the same on every machine but for rounding.
-    return [*cases, *settings.pick([], [], [_count("transformer-10m")])]
+    return [*cases, *(_reduce(place, rate, size) for size in long for place in places for rate in rates)]
 
 
 def _large_models() -> list[LinkCase]:
@@ -105,8 +105,7 @@ def _large_models() -> list[LinkCase]:
     return [
         *timed("cnn-10m", *RATES), *(_choose("cnn-10m", rate) for rate in RATES),
         *timed("transformer-10m", *RATES), _count("cnn-10m"), *(_choose("transformer-10m", rate) for rate in RATES),
-        *timed("resnet50", *RATES), *timed("transformer-10m", SLOWEST),
-        *timed("gpt2-small", "1gbit", "10gbit"), *timed("vgg16", "10gbit"),
+        *timed("resnet50", *RATES), *timed("gpt2-small", "1gbit", "10gbit"), *timed("vgg16", "10gbit"),
     ]  # fmt: skip
 
 
@@ -129,31 +128,34 @@ def _ours(model: str) -> list[str]:
 
 
 def _rare(model: str) -> tuple[str, ...]:
-    return DILOCO if model == "transformer-10m" else ()
+    return DILOCO if model == "transformer" else ()
 
 
-def _train(placement: str, rate: str, lengths: tuple[str, ...], kinds: Sequence[str] | None) -> LinkCase:
-    """Train the CNN by all schemes, or by those of `kinds` alone."""
-    # Others need no switch: at the hosts their trainings would be the same again.
-    others = [*OTHERS, *_ours("cnn")[1:]] if placement == "fabric" else _ours("cnn")[1:]
-    chosen = ",".join(each for each in others if kinds is None or each in kinds)
-    arguments = ("--rate", rate, "--others", chosen, *lengths)
-    return LinkCase(f"cnn-{placement}-{rate}", "accuracy", arguments, placement, spare=_spare(rate))
+def _train(model: str, placement: str, rate: str, lengths: tuple[str, ...], kinds: Sequence[str] | None) -> LinkCase:
+    """Train a model by all schemes, or by those of `kinds` alone."""
+    schemes = _schemes(model, placement)
+    chosen = ",".join(each for each in schemes if each != OURS[0] and (kinds is None or each in kinds))
+    arguments = ("--model", model, "--rate", rate, "--others", chosen, *lengths)
+    return LinkCase(f"{model}-{placement}-{rate}", "accuracy", arguments, placement, spare=_spare(rate))
+
+
+def _schemes(model: str, placement: str) -> list[str]:
+    """Return the schemes for a model with the switches at one place."""
+    # Others need no switch: at the hosts their trainings and steps would be the same again.
+    return [*OTHERS, *_ours(model), *_rare(model)] if placement == "fabric" else _ours(model)
 
 
 def _count(model: str) -> LinkCase:
-    others = ",".join((*OTHERS, *_ours(model)[1:], *_rare(model)))
+    others = ",".join(each for each in _schemes(model, "fabric") if each != OURS[0])
     arguments = ("--model", model, "--rate", UNSHAPED, "--others", others, "--seeds", SEEDS)
     return LinkCase(f"steps-{model}", "accuracy", arguments)
 
 
-def _time(placement: str, rate: str, model: str) -> LinkCase:
-    # Others need no switch: at the hosts their steps would be the same again.
-    schemes = (*OTHERS, *_ours(model), *_rare(model)) if placement == "fabric" else _ours(model)
-    kept = [each for each in schemes if rate != SLOWEST or each not in LEFT_OUT]
+def _time(placement: str, rate: str, model: str, *, waits: bool = True) -> LinkCase:
+    """Time steps, whose computing is a wait unless `waits` is False."""
     # Two counted steps are the least, and most of these take longer than the time.
-    length = ("--compute", COMPUTE, "--time", "500ms", "--runs", SEEDS, "--device", "cpu")
-    arguments = ("--model", model, "--rate", rate, "--schemes", ",".join(kept), *length)
+    length = (*(("--compute", COMPUTE) if waits else ()), "--time", "500ms", "--runs", SEEDS, "--device", "cpu")
+    arguments = ("--model", model, "--rate", rate, "--schemes", ",".join(_schemes(model, placement)), *length)
     return LinkCase(f"{model}-{placement}-{rate}", "training", arguments, placement, spare=_spare(rate))
 
 

@@ -132,7 +132,7 @@ class CourseLength(NamedTuple):
 
 FULL: Final = {
     "cnn": CourseLength(64, 32, 4),
-    "transformer": CourseLength(240, 8, 10),
+    "transformer": CourseLength(400, 8, 10),
     "cnn-10m": CourseLength(150, 32, 10),
     "transformer-10m": CourseLength(200, 8, 10),
 }
