@@ -656,6 +656,41 @@ def test_a_step_does_not_wait_for_the_compiler(tmp_path: Path) -> None:
         assert ended.returncode == 0, ended.stderr
 
 
+THREADS = """
+import os
+from contextlib import ExitStack
+import torch
+from hopsum.torch.low_rank_factors import HostPortion
+from tests.host.torch.low_rank_world import World
+
+torch.set_num_threads(1)
+made = HostPortion.make_right_factor
+
+def count(portion):
+    before = len(os.listdir("/proc/self/task"))
+    made(portion)
+    # Of 16 x 512 by 512 x 128: libraries give a product of this size to several threads if they may.
+    torch.mm(torch.ones(16, 512), torch.ones(512, 128))
+    begun.append(len(os.listdir("/proc/self/task")) - before)
+
+begun = []
+HostPortion.make_right_factor = count
+with ExitStack() as stack:
+    world = World(stack, 1)
+    world.step(world.draw(0))
+assert begun and not any(begun), begun
+"""
+
+
+def test_its_thread_takes_torchs_number_of_threads() -> None:
+    """A thread that has not asked for the number takes all processors: the test needs two to show it."""
+    root = Path(__file__).parents[3]
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    command = [sys.executable, "-c", THREADS]
+    ended = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_which_parameters_are_matrices() -> None:
     assert shape_of(torch.empty(8, 4, 3, 3)) == MatrixShape(8, 36)
     assert shape_of(torch.empty(8)) is None
